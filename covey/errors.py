@@ -1,0 +1,57 @@
+"""One error per boundary.
+
+    CoveyError
+    ├── ConfigError       a setting is wrong, misspelt or contradicts another one        (ValueError)
+    ├── DatasetError      a row, a column or a prompt cannot be used                     (ValueError)
+    ├── LoadingError      a model, tokenizer or adapter cannot be used as asked          (ValueError)
+    ├── RewardError       a reward broke its contract, or raised                         (ValueError)
+    ├── SandboxError      code cannot be run at the isolation that was asked for         (RuntimeError)
+    ├── EngineError       the sampler cannot serve a request                             (RuntimeError)
+    ├── CheckpointError   a checkpoint is damaged or does not belong to this run         (RuntimeError)
+    └── DivergedError     loss or gradients were not finite too many steps in a row      (RuntimeError)
+
+    CoveyWarning          something the user asked for is done differently, and how      (UserWarning)
+
+A message says where, what came, what was expected and what to do. Mistakes of the user are one of these; mistakes of
+ours are `assert`.
+"""
+
+
+class CoveyError(Exception):
+    """Base class of every error that Covey raises on purpose."""
+
+
+class ConfigError(CoveyError, ValueError):
+    """A setting is wrong, misspelt or contradicts another one."""
+
+
+class DatasetError(CoveyError, ValueError):
+    """A row, a column or a prompt of the dataset cannot be used."""
+
+
+class LoadingError(CoveyError, ValueError):
+    """A model, a tokenizer or an adapter cannot be used as asked."""
+
+
+class RewardError(CoveyError, ValueError):
+    """A reward broke its contract, or raised."""
+
+
+class SandboxError(CoveyError, RuntimeError):
+    """Code cannot be run at the isolation level that was asked for."""
+
+
+class EngineError(CoveyError, RuntimeError):
+    """The sampler cannot serve a request."""
+
+
+class CheckpointError(CoveyError, RuntimeError):
+    """A checkpoint is damaged, or does not belong to this run."""
+
+
+class DivergedError(CoveyError, RuntimeError):
+    """Loss or gradients were not finite too many optimizer steps in a row."""
+
+
+class CoveyWarning(UserWarning):
+    """Something the user asked for is done differently; the message says how."""

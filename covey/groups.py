@@ -1,0 +1,126 @@
+"""The nouns that travel between the three steps.
+
+    sample   → Group          one prompt and its completions, in order
+    score    → ScoredGroup    the same group, what every reward gave, and what the group says about each completion
+    update   reads ScoredGroups
+
+All of them are plain values: no tensors, no model, nothing to close. Derived facts are properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Message = dict[str, Any]
+"""One turn of a chat: at least `role` and `content`."""
+
+PromptContent = str | list[Message]
+"""A prompt as the dataset holds it: text, or the messages of a chat."""
+
+FinishReason = Literal["stop", "stop_string", "length"]
+"""Why a completion ended: an end-of-sequence id, a stop string, or the limit of new tokens."""
+
+Status = Literal["value", "not_applicable", "gated", "failed"]
+"""What a reward says of one completion.
+
+`value`: a number. `not_applicable`: the reward returned None and drops out of the sum. `gated`: a condition it depends on
+did not hold, so it counts as 0 and was not run. `failed`: our fault, not the policy's; the whole sample is left out.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, ready to be sampled from."""
+
+    content: PromptContent
+    """Text or messages, as the dataset holds them."""
+    ids: tuple[int, ...]
+    """Token ids that the policy continues. Made once; from here on ids travel, never text."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """The row's other columns, untouched."""
+    row: int = 0
+    """Position of the row in its dataset (for a stream: how many rows came before it)."""
+    seed_key: tuple[int, ...] = (0,)
+    """What tells this prompt from others to the random numbers, together with the run's seed and the step."""
+    num_cut_tokens: int = 0
+    """Tokens that `max_prompt_length` cut away."""
+
+    @property
+    def is_chat(self) -> bool:
+        return not isinstance(self.content, str)
+
+    @property
+    def prefill(self) -> str:
+        """The start of the answer that the prompt already holds: content of a closing assistant message."""
+        if isinstance(self.content, str) or not self.content or self.content[-1].get("role") != "assistant":
+            return ""
+        return str(self.content[-1].get("content") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the policy wrote after a prompt."""
+
+    ids: tuple[int, ...]
+    """Token ids without padding; an end-of-sequence id, where one ended it, is the last."""
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each id under the distribution it was drawn from. Same length as `ids`."""
+    text: str
+    """Decoded without end and padding tokens."""
+    finish: FinishReason
+    """Why it ended."""
+    written: tuple[bool, ...] | None = None
+    """Which ids the policy wrote; None: all of them (nothing answered in between)."""
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.finish == "length"
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        return self.written if self.written is not None else (True,) * len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One prompt and its completions, in order: the unit that is sampled, scored, filtered and saved."""
+
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+
+    def contents(self) -> list[PromptContent]:
+        """What rewards see of each completion: text after a text prompt, one assistant message after a chat."""
+        if not self.prompt.is_chat:
+            return [c.text for c in self.completions]
+        prefill = self.prompt.prefill
+        return [[{"role": "assistant", "content": prefill + c.text}] for c in self.completions]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What one reward gave one completion: the value, or why there is none."""
+
+    value: float | None
+    status: Status = "value"
+    error: str | None = None
+    """What went wrong, when `status` is `failed`."""
+
+    def __post_init__(self) -> None:
+        assert (self.value is not None) == (self.status == "value"), (self.value, self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroup:
+    """A group, its scores, and one total and one advantage per completion."""
+
+    group: Group
+    scores: Mapping[str, tuple[Score, ...]]
+    """By reward name; each tuple has one score per completion."""
+    totals: tuple[float | None, ...]
+    """Weighted sum of the scores; None where nothing scored the completion, or a reward failed on it."""
+    advantages: tuple[float, ...]
+    """What the group says about each completion; exactly 0 where the total is None. Never overwrites the reward."""
+    extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Columns that rewards added through `log_extra`."""

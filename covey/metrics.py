@@ -1,0 +1,183 @@
+"""Values that add up over micro-batches and ranks.
+
+A step returns its metrics as sums and counts; `Ledger` adds them up and reduces once, when they are logged. So a mean
+of means cannot happen, a batch that nothing applied to cannot turn a mean into NaN, and the keys are the same at every
+logged step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+M = TypeVar("M", bound="Metric")
+
+
+class Metric(Protocol):
+    """Something that adds up and has one final number."""
+
+    def merge(self: M, other: M) -> M: ...
+
+    @property
+    def value(self) -> float | None:
+        """The number, or None where there was nothing to measure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean, kept as sum and count."""
+
+    total: float
+    count: float = 1.0
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Mean:
+        kept = [float(v) for v in values]
+        return cls(math.fsum(kept), len(kept))
+
+    def merge(self, other: Mean) -> Mean:
+        return Mean(self.total + other.total, self.count + other.count)
+
+    @property
+    def value(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A sum."""
+
+    total: float
+
+    def merge(self, other: Total) -> Total:
+        return Total(self.total + other.total)
+
+    @property
+    def value(self) -> float | None:
+        return self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A sample standard deviation (n - 1), kept as count, mean and sum of squared deviations.
+
+    Merged by Chan's pairwise update (Chan, Golub, LeVeque 1983, eq. 2.1), which keeps its digits where a sum of
+    squares would cancel. Fewer than two values have no spread: 0.
+    """
+
+    count: float
+    mean: float
+    squares: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        kept = [float(v) for v in values]
+        if not kept:
+            return cls(0.0, 0.0, 0.0)
+        mean = math.fsum(kept) / len(kept)
+        return cls(len(kept), mean, math.fsum((v - mean) ** 2 for v in kept))
+
+    def merge(self, other: Spread) -> Spread:
+        count = self.count + other.count
+        if not count:
+            return self
+        gap = other.mean - self.mean
+        mean = self.mean + gap * other.count / count
+        squares = self.squares + other.squares + gap * gap * self.count * other.count / count
+        return Spread(count, mean, squares)
+
+    @property
+    def value(self) -> float | None:
+        if not self.count:
+            return None
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """A maximum; None: nothing was measured."""
+
+    largest: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Largest:
+        return cls(max(values, default=None))
+
+    def merge(self, other: Largest) -> Largest:
+        kept = [v for v in (self.largest, other.largest) if v is not None]
+        return Largest(max(kept, default=None))
+
+    @property
+    def value(self) -> float | None:
+        return self.largest
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """A minimum; None: nothing was measured."""
+
+    smallest: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Smallest:
+        return cls(min(values, default=None))
+
+    def merge(self, other: Smallest) -> Smallest:
+        kept = [v for v in (self.smallest, other.smallest) if v is not None]
+        return Smallest(min(kept, default=None))
+
+    @property
+    def value(self) -> float | None:
+        return self.smallest
+
+
+Metrics = Mapping[str, Metric]
+
+
+def merge(*parts: Metrics) -> dict[str, Metric]:
+    """Add up several sets of metrics; a name may be missing from some of them."""
+    merged: dict[str, Metric] = {}
+    for part in parts:
+        for name, metric in part.items():
+            merged[name] = merged[name].merge(metric) if name in merged else metric
+    return merged
+
+
+class Ledger:
+    """Collects metrics between two logged steps, and remembers every name it has seen.
+
+    A name without a measurement since the last log keeps its last number (0 before the first), so that a curve has no
+    holes and no NaN; the counts that stand beside the reward means say how many samples a number rests on.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[str, Metric] = {}
+        self._last: dict[str, float] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        self._pending = merge(self._pending, metrics)
+
+    def drain(self) -> dict[str, Metric]:
+        """What came in since the last drain, not yet reduced; the ledger starts afresh."""
+        pending, self._pending = self._pending, {}
+        return pending
+
+    def reduce(self, parts: Iterable[Metrics]) -> dict[str, float]:
+        """Numbers of the drained parts of all ranks, with a value for every name ever seen."""
+        for name, metric in merge(*parts).items():
+            value = metric.value
+            if value is not None and math.isfinite(value):
+                self._last[name] = float(value)
+            else:
+                self._last.setdefault(name, 0.0)
+        return dict(self._last)
+
+    def state(self) -> dict[str, float]:
+        """What `restore` needs so that a resumed run logs the same numbers."""
+        return dict(self._last)
+
+    def restore(self, last: Mapping[str, float]) -> None:
+        self._last = dict(last)

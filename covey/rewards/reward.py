@@ -1,0 +1,165 @@
+"""A reward: any callable `f(completions, ...)` that gives one number or None per completion.
+
+`Reward` wraps a callable with what the rest of Covey needs to know of it: a name, the arguments that it asks for,
+whether it is a coroutine. It passes only what the signature names (or everything to `**kwargs`), and turns what comes
+back into scores, or into an error that names the reward, what was expected and what came.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from covey.errors import RewardError
+from covey.groups import Score
+from covey.rewards.batch import RESERVED, Notes, RewardBatch
+
+
+@dataclass
+class Reward:
+    """A callable and what is known of it.
+
+    `names` are the arguments it asks for; `required` those without a default; `takes_all` says that it has `**kwargs`
+    and gets everything.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    names: frozenset[str] = field(init=False)
+    required: frozenset[str] = field(init=False)
+    takes_all: bool = field(init=False)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        parameters = _parameters(self.function, self.name)
+        by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        self.names = frozenset(by_name)
+        self.required = frozenset(n for n, p in by_name.items() if p.default is p.empty)
+        self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.is_async = _is_async(self.function)
+
+    def missing_columns(self, columns: Iterable[str]) -> list[str]:
+        """Required arguments that neither Covey nor the dataset provides."""
+        return sorted(self.required - set(columns) - set(RESERVED))
+
+    def call(self, batch: RewardBatch, notes: Notes) -> Any:
+        """Call the function with what it asks for; a coroutine function gives a coroutine."""
+        arguments = batch.arguments(notes)
+        if not self.takes_all:
+            arguments = {name: value for name, value in arguments.items() if name in self.names}
+        return self.function(**arguments)
+
+    def scores(self, result: Any, expected: int) -> list[Score]:
+        """What a call gave, as scores.
+
+        Raises:
+            RewardError: wrong container, wrong length, or a value that is neither a number nor None.
+        """
+        values = self._values(result, expected)
+        return [self._score(value, row) for row, value in enumerate(values)]
+
+    def _values(self, result: Any, expected: int) -> Sequence[Any]:
+        if hasattr(result, "tolist") and getattr(result, "ndim", 1) == 1:  # numpy arrays and torch tensors
+            result = result.tolist()
+        if inspect.isgenerator(result):
+            result = list(result)
+        if not isinstance(result, list | tuple):
+            raise RewardError(
+                f"Reward {self.name!r} returned {_describe(result)} for {expected} completions. Return a list with one "
+                "number per completion, None where the reward does not apply."
+            )
+        if len(result) != expected:
+            raise RewardError(
+                f"Reward {self.name!r} returned {len(result)} values for {expected} completions. Return one number per "
+                "completion, None where the reward does not apply."
+            )
+        return result
+
+    def _score(self, value: Any, row: int) -> Score:
+        if value is None:
+            return Score(None, "not_applicable")
+        if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy scalars and 0-d tensors
+            value = value.item()
+        if not isinstance(value, int | float):
+            raise RewardError(
+                f"Reward {self.name!r} returned {_describe(value)} for completion {row}. Return a number, or None where "
+                "the reward does not apply."
+            )
+        number = float(value)
+        if not math.isfinite(number):
+            return Score(None, "failed", f"{number} is not a finite number")
+        return Score(number)
+
+
+def as_rewards(functions: Any) -> list[Reward]:
+    """Wrap one callable or a list of them; names are made unique.
+
+    Raises:
+        RewardError: nothing was given, or something that cannot be called.
+    """
+    listed = list(functions) if isinstance(functions, list | tuple) else [functions]
+    if not listed:
+        raise RewardError("reward_funcs is empty. Give at least one reward: a function, a model's name, or a module.")
+    names = unique_names([reward_name(f) for f in listed])
+    return [Reward(f, name) for f, name in zip(listed, names, strict=True)]
+
+
+def reward_name(function: Any) -> str:
+    """The name a reward goes by in metrics and records.
+
+    Its `name` or `__name__`; of a partial that of the function inside; of an object that of its class.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    for attribute in ("name", "__name__"):
+        name = getattr(function, attribute, None)
+        if isinstance(name, str) and name:
+            return "lambda" if name == "<lambda>" else name
+    return type(function).__name__
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """`a, a, b` → `a, a_2, b`: no two rewards share a metric."""
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        taken.add(candidate)
+        unique.append(candidate)
+    return unique
+
+
+def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
+    """The arguments that are still open: those bound by a partial are the user's business."""
+    if not callable(function):
+        raise RewardError(
+            f"Reward {name!r} is {_describe(function)}, which cannot be called. A reward is a function, a coroutine "
+            "function, an object with __call__, a module, or the name of a reward model."
+        )
+    bound = set(function.keywords) if isinstance(function, functools.partial) else set()
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in bound]
+    for p in parameters:
+        if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
+            raise RewardError(
+                f"Reward {name!r} takes {p.name!r} by position only. Rewards are called by keyword: "
+                f"f(completions=..., prompts=..., <columns>=...)."
+            )
+    return parameters
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"
