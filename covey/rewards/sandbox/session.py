@@ -17,12 +17,13 @@ class CallFailed(Exception):
     """A call gave no value.
 
     `verdict.status` says how: `timeout`, `memory`, `crash` and `output` are what the call did; `infrastructure` means
-    that it could not be made.
+    that it could not be made. `ended` says that the process ended under it, which need not be the call's doing.
     """
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: Verdict, ended: bool = False) -> None:
         super().__init__(f"{verdict.status}: {verdict.detail}")
         self.verdict = verdict
+        self.ended = ended
 
 
 class _UsedUp(Exception):
@@ -69,7 +70,7 @@ class Session:
             child.within(seconds).send((name, list(args), kwargs))
             answer = child.receive(hashed=self._trusted)
         except (ChildEnded, TooLate, TooMuch) as error:
-            raise CallFailed(self._why(error, child, seconds)) from None
+            raise CallFailed(self._why(error, child, seconds), isinstance(error, ChildEnded)) from None
         if answer[0] == "value":
             return answer[1]
         if answer[0] == "raised":
