@@ -10,7 +10,6 @@ import difflib
 import functools
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ class UnknownSettingError(ConfigError, TypeError):
 
 def _checks_names(cls: C) -> C:
     """Make the constructor name what it does not know, and the settings that come close."""
-    generated = cls.__init__  # type: ignore[misc]
+    generated: Any = cls.__init__  # type: ignore[misc]
 
     @functools.wraps(generated)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -67,13 +66,16 @@ class GRPOConfig(TrainingArguments):
     # --- defaults of TrainingArguments that GRPO changes
     learning_rate: float = _help(1e-6, "Initial learning rate of the optimizer.")
     logging_steps: float = _help(10, "Log every so many optimizer steps.")
-    bf16: bool | None = _help(
-        None, "Compute in bfloat16, weights and optimizer in float32. Default: where a GPU does it in hardware."
+    bf16: bool | None = _help(  # type: ignore[assignment]
+        None,
+        "Compute in bfloat16, weights and optimizer in float32. Default: where a GPU does it in hardware.",
     )
     gradient_checkpointing: bool | None = _help(
         None, "Recompute activations in the backward pass instead of keeping them. Default: on."
     )
-    remove_unused_columns: bool | None = _help(False, "No effect: all columns reach the rewards.")
+    remove_unused_columns: bool | None = _help(  # type: ignore[assignment]
+        False, "No effect: all columns reach the rewards."
+    )
 
     # --- model
     model_init_kwargs: dict[str, Any] | str | None = _help(
@@ -83,17 +85,24 @@ class GRPOConfig(TrainingArguments):
     disable_dropout: bool = _help(
         True, "No dropout anywhere, so that the ratio is 1 and the KL is 0 before the first update."
     )
-    strict_hardware: bool = _help(False, "Raise where the hardware lacks what is asked for, instead of falling back.")
+    strict_hardware: bool = _help(
+        False, "Raise where the hardware lacks what is asked for, instead of falling back."
+    )
 
     # --- sample
     num_generations: int = _help(8, "Completions per prompt. At least 2.")
-    num_generations_eval: int | None = _help(None, "Completions per prompt in evaluation. Default: num_generations.")
+    num_generations_eval: int | None = _help(
+        None, "Completions per prompt in evaluation. Default: num_generations."
+    )
     max_prompt_length: int | None = _help(None, "Tokens a prompt may have. Default: what the context holds.")
     overlong_prompts: str = _help(
-        "truncate", "Prompts above max_prompt_length: cut the user's words from the left, 'drop' the row, or 'error'."
+        "truncate",
+        "Prompts above max_prompt_length: cut the user's words from the left, 'drop' the row, or 'error'.",
     )
     max_completion_length: int = _help(512, "Tokens a completion may have.")
-    shuffle_dataset: bool = _help(True, "Another order of the prompts in each epoch. A stream keeps its order.")
+    shuffle_dataset: bool = _help(
+        True, "Another order of the prompts in each epoch. A stream keeps its order."
+    )
     generation_batch_size: int | None = _help(None, "Completions sampled at once, over all processes.")
     steps_per_generation: int | None = _help(
         None, "Micro-batches sampled at once, per process. Default: gradient_accumulation_steps."
@@ -109,7 +118,9 @@ class GRPOConfig(TrainingArguments):
     chat_template_kwargs: dict[str, Any] | str | None = _help(
         None, "More arguments for the chat template; a column of this name adds to them row by row."
     )
-    keep_special_tokens: bool = _help(False, "Rewards see special tokens other than end and padding in the text.")
+    keep_special_tokens: bool = _help(
+        False, "Rewards see special tokens other than end and padding in the text."
+    )
     use_vllm: bool = _help(False, "Not available yet: the native engine samples instead, with a warning.")
 
     # --- score
@@ -123,21 +134,33 @@ class GRPOConfig(TrainingArguments):
 
     # --- update
     loss_type: str = _help("dapo", f"How token losses are summed up: {', '.join(LOSS_TYPES)}.")
-    epsilon: float = _help(0.2, "Ratios below 1 - epsilon are clipped; above 1 + epsilon too, unless epsilon_high is set.")
+    epsilon: float = _help(
+        0.2, "Ratios below 1 - epsilon are clipped; above 1 + epsilon too, unless epsilon_high is set."
+    )
     epsilon_high: float | None = _help(None, "Ratios above 1 + epsilon_high are clipped. Default: epsilon.")
-    delta: float | None = _help(None, "Ratios of tokens with negative advantage are capped here (two-sided clipping).")
+    delta: float | None = _help(
+        None, "Ratios of tokens with negative advantage are capped here (two-sided clipping)."
+    )
     beta: float = _help(0.0, "Weight of the KL divergence to the reference; 0: no reference is kept.")
-    use_bias_correction_kl: bool = _help(True, "Weigh the KL estimate by the ratio, so that its gradient is unbiased.")
+    use_bias_correction_kl: bool = _help(
+        True, "Weigh the KL estimate by the ratio, so that its gradient is unbiased."
+    )
     num_iterations: int = _help(1, "Passes over each sampled batch.")
-    mask_truncated_completions: bool = _help(False, "Completions that hit the length limit do not enter the loss.")
+    mask_truncated_completions: bool = _help(
+        False, "Completions that hit the length limit do not enter the loss."
+    )
     sync_ref_model: bool = _help(False, "Move the reference towards the policy from time to time.")
     ref_model_mixup_alpha: float = _help(0.6, "Share of the policy in the new reference.")
     ref_model_sync_steps: int = _help(512, "Optimizer steps between two moves of the reference.")
-    max_nonfinite_steps: int = _help(3, "Stop after so many steps in a row whose loss or gradient is not finite.")
+    max_nonfinite_steps: int = _help(
+        3, "Stop after so many steps in a row whose loss or gradient is not finite."
+    )
 
     # --- record
     log_completions: bool = _help(False, "Write every completion to completions.jsonl in output_dir.")
-    num_completions_to_print: int | None = _help(None, "Print so many completions at each log. Default: none.")
+    num_completions_to_print: int | None = _help(
+        None, "Print so many completions at each log. Default: none."
+    )
 
     def __post_init__(self) -> None:
         self._read_dicts()
@@ -159,7 +182,9 @@ class GRPOConfig(TrainingArguments):
                 try:
                     setattr(self, name, json.loads(value))
                 except json.JSONDecodeError as error:
-                    raise ConfigError(f"{name} is not a JSON object: {error}. It came as {value[:80]!r}.") from error
+                    raise ConfigError(
+                        f"{name} is not a JSON object: {error}. It came as {value[:80]!r}."
+                    ) from error
 
     def _resolve_checkpointing(self) -> None:
         """transformers 5.24 calls it activation checkpointing; both names work here, and nothing warns."""
@@ -178,13 +203,17 @@ class GRPOConfig(TrainingArguments):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and not self.use_cpu and computes_bf16(on_cpu=False)
         elif self.bf16 and not computes_bf16(self.use_cpu):
-            use_instead("bf16=True", "this machine has no bfloat16 arithmetic", "float32", self.strict_hardware)
+            use_instead(
+                "bf16=True", "this machine has no bfloat16 arithmetic", "float32", self.strict_hardware
+            )
             self.bf16 = False
         if self.fp16 and self.use_cpu:
             use_instead("fp16=True", "float16 training needs a GPU", "float32", self.strict_hardware)
             self.fp16 = False
         if self.use_vllm:
-            use_instead("use_vllm=True", "Covey does not drive vLLM yet", "the native engine", self.strict_hardware)
+            use_instead(
+                "use_vllm=True", "Covey does not drive vLLM yet", "the native engine", self.strict_hardware
+            )
 
     def _check_sample(self) -> None:
         _at_least("num_generations", self.num_generations, 2, "a completion is judged against its siblings")
@@ -204,7 +233,9 @@ class GRPOConfig(TrainingArguments):
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}; give the number of tokens to sample from, 0 for all.")
         if self.repetition_penalty <= 0:
-            raise ConfigError(f"repetition_penalty is {self.repetition_penalty}; it must be positive, 1 for none.")
+            raise ConfigError(
+                f"repetition_penalty is {self.repetition_penalty}; it must be positive, 1 for none."
+            )
         if self.top_p < 1.0 or self.top_k or self.min_p or self.repetition_penalty != 1.0:
             warnings.warn(
                 "Completions are drawn from another distribution than the one the loss is computed for (top_p, top_k, min_p "
@@ -237,9 +268,13 @@ class GRPOConfig(TrainingArguments):
                 f"delta is {self.delta}; it caps ratios beyond the upper clip bound and must be above {upper:g}."
             )
         if self.beta < 0:
-            raise ConfigError(f"beta is {self.beta}; it is the weight of a divergence and must not be negative.")
+            raise ConfigError(
+                f"beta is {self.beta}; it is the weight of a divergence and must not be negative."
+            )
         if self.sync_ref_model and not self.beta:
-            raise ConfigError("sync_ref_model=True has no effect with beta=0: no reference is kept. Set beta, or unset it.")
+            raise ConfigError(
+                "sync_ref_model=True has no effect with beta=0: no reference is kept. Set beta, or unset it."
+            )
         _within("ref_model_mixup_alpha", self.ref_model_mixup_alpha, 0.0, 1.0)
         _at_least("ref_model_sync_steps", self.ref_model_sync_steps, 1)
         _at_least("num_iterations", self.num_iterations, 1)
@@ -250,7 +285,9 @@ class GRPOConfig(TrainingArguments):
         for name, reason in _WITHOUT_EFFECT.items():
             default = next((f.default for f in fields(TrainingArguments) if f.name == name), None)
             if getattr(self, name, default) not in (default, None):
-                raise ConfigError(f"{name}={getattr(self, name)!r} has no effect in GRPO: {reason}. Unset it.")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} has no effect in GRPO: {reason}. Unset it."
+                )
 
 
 _WITHOUT_EFFECT = {
@@ -267,7 +304,9 @@ _WITHOUT_EFFECT = {
 
 def _at_least(name: str, value: Any, least: int, reason: str = "") -> None:
     if not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}{': ' if reason else ''}{reason}.")
+        raise ConfigError(
+            f"{name} is {value!r}; it must be a whole number, at least {least}{': ' if reason else ''}{reason}."
+        )
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
@@ -290,7 +329,9 @@ class ModelConfig:
     model_name_or_path: str | None = _help(None, "Name on the hub, or a folder.")
     model_revision: str = _help("main", "Branch, tag or commit.")
     revision: str | None = _help(None, "The same as model_revision.")
-    dtype: str | None = _help("float32", "Precision that the weights are loaded in: 'auto', 'bfloat16', 'float32', ...")
+    dtype: str | None = _help(
+        "float32", "Precision that the weights are loaded in: 'auto', 'bfloat16', 'float32', ..."
+    )
     torch_dtype: str | None = _help(None, "The same as dtype.")
     trust_remote_code: bool = _help(False, "Run code that comes with the model.")
     attn_implementation: str | None = _help(None, "'sdpa', 'eager', 'flash_attention_2', ...")
@@ -299,10 +340,16 @@ class ModelConfig:
     lora_alpha: int = _help(32, "Scale of the adapter.")
     lora_dropout: float = _help(0.0, "Dropout of the adapter; has an effect only with disable_dropout=False.")
     lora_target_modules: list[str] | str | None = _help(None, "Modules to adapt: names, or 'all-linear'.")
-    lora_target_parameters: list[str] | None = _help(None, "Parameters to adapt, for layers that are no modules.")
-    lora_modules_to_save: list[str] | None = _help(None, "Modules that are trained in full beside the adapter.")
+    lora_target_parameters: list[str] | None = _help(
+        None, "Parameters to adapt, for layers that are no modules."
+    )
+    lora_modules_to_save: list[str] | None = _help(
+        None, "Modules that are trained in full beside the adapter."
+    )
     lora_task_type: str = _help("CAUSAL_LM", "Task type of the adapter.")
-    lora_init: bool | str = _help(True, "How the adapter starts: True, False, 'gaussian', 'pissa', 'olora', ...")
+    lora_init: bool | str = _help(
+        True, "How the adapter starts: True, False, 'gaussian', 'pissa', 'olora', ..."
+    )
     lora_kwargs: dict[str, Any] | None = _help(None, "More arguments for peft.LoraConfig.")
     use_rslora: bool = _help(False, "Rank-stabilised scale (arXiv:2312.03732).")
     use_dora: bool = _help(False, "Weight-decomposed adapter (arXiv:2402.09353).")
@@ -348,7 +395,9 @@ def get_peft_config(model_config: ModelConfig) -> Any:
     known = {f.name for f in fields(LoraConfig)}
     unknown = sorted(set(model_config.lora_kwargs or {}) - known)
     if unknown:
-        raise ConfigError(f"lora_kwargs has {', '.join(map(repr, unknown))}, which peft.LoraConfig does not know.")
+        raise ConfigError(
+            f"lora_kwargs has {', '.join(map(repr, unknown))}, which peft.LoraConfig does not know."
+        )
     arguments: dict[str, Any] = {
         "r": model_config.lora_r,
         "lora_alpha": model_config.lora_alpha,
@@ -396,5 +445,3 @@ def get_kbit_device_map() -> dict[str, int] | None:
     from accelerate import PartialState
 
     return {"": PartialState().local_process_index}
-
-

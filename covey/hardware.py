@@ -16,8 +16,12 @@ from covey.errors import ConfigError, CoveyWarning
 def use_instead(asked: str, reason: str, instead: str, strict: bool) -> None:
     """Say that `instead` is used because of `reason`, or raise where hardware is strict."""
     if strict:
-        raise ConfigError(f"{asked} is asked for, but {reason}. Unset it, or set strict_hardware=False to use {instead}.")
-    warnings.warn(f"{asked}: {reason}. {instead[0].upper()}{instead[1:]} is used instead.", CoveyWarning, stacklevel=3)
+        raise ConfigError(
+            f"{asked} is asked for, but {reason}. Unset it, or set strict_hardware=False to use {instead}."
+        )
+    warnings.warn(
+        f"{asked}: {reason}. {instead[0].upper()}{instead[1:]} is used instead.", CoveyWarning, stacklevel=3
+    )
 
 
 def has_accelerator() -> bool:
@@ -63,7 +67,9 @@ def _capabilities() -> dict[str, bool]:
     if platform.system() != "Linux":
         return {}
     with open("/proc/cpuinfo") as file:
-        return {flag: True for line in file if line.startswith(("flags", "Features")) for flag in line.split()}
+        return {
+            flag: True for line in file if line.startswith(("flags", "Features")) for flag in line.split()
+        }
 
 
 def has_package(name: str) -> bool:

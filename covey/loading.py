@@ -6,6 +6,7 @@ lacks falls back with one warning (see `covey.hardware`).
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from covey.config import ModelConfig
 from covey.errors import LoadingError
 from covey.hardware import has_cuda, has_package, use_instead
+from covey.rewards.neural.reward_model import RewardModel, load_reward_model
+from covey.rewards.reward import Reward, as_rewards
 
 FLASH = ("flash_attention_2", "flash_attention_3")
 
@@ -81,11 +84,15 @@ def resolved_dtype(dtype: str | torch.dtype | None) -> str | torch.dtype | None:
         return dtype
     found = getattr(torch, dtype.removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
-        raise LoadingError(f"dtype is {dtype!r}; it must be 'auto' or a dtype of torch, such as 'float32' or 'bfloat16'.")
+        raise LoadingError(
+            f"dtype is {dtype!r}; it must be 'auto' or a dtype of torch, such as 'float32' or 'bfloat16'."
+        )
     return found
 
 
-def load_tokenizer(processing_class: Any, model: str | nn.Module | ModelConfig, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(
+    processing_class: Any, model: str | nn.Module | ModelConfig, trust_remote_code: bool = False
+) -> Any:
     """The tokenizer that was given, or the one that belongs to the model. A processor's tokenizer is taken out of it.
 
     Raises:
@@ -95,7 +102,9 @@ def load_tokenizer(processing_class: Any, model: str | nn.Module | ModelConfig, 
         return getattr(processing_class, "tokenizer", processing_class)
     name = model_name(model)
     if not name:
-        raise LoadingError("The model does not say where it came from. Pass its tokenizer as processing_class.")
+        raise LoadingError(
+            "The model does not say where it came from. Pass its tokenizer as processing_class."
+        )
     return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 
@@ -107,6 +116,39 @@ def model_name(model: str | nn.Module | ModelConfig) -> str:
         return model
     config = getattr(model, "config", None)
     return str(getattr(config, "_name_or_path", "") or "")
+
+
+def load_rewards(functions: Any, processing_classes: Any = None, device: Any = None) -> list[Reward]:
+    """Rewards as given: functions as they are, names and modules as reward models with their own tokenizer.
+
+    Args:
+        functions: one reward or a list of them.
+        processing_classes: tokenizers of the reward models: one for all of them, or a list with one per reward (None
+            where it is not needed).
+        device: where reward models compute.
+
+    Raises:
+        RewardError: no reward, or something that is none.
+        LoadingError: a list of tokenizers of the wrong length, or a model that is no trained reward model.
+    """
+    listed = list(functions) if isinstance(functions, list | tuple) else [functions]
+    tokenizers = processing_classes
+    if not isinstance(processing_classes, list | tuple):
+        tokenizers = [processing_classes] * len(listed)
+    if len(tokenizers) != len(listed):
+        raise LoadingError(
+            f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards. Give one per reward (None "
+            "for functions), or a single one for all."
+        )
+    return as_rewards([_reward(f, t, device) for f, t in zip(listed, tokenizers, strict=True)])
+
+
+def _reward(function: Any, tokenizer: Any, device: Any) -> Any:
+    if isinstance(function, str):
+        return load_reward_model(function, tokenizer, device=device)
+    if isinstance(function, nn.Module):
+        return RewardModel(function, load_tokenizer(tokenizer, function), device=device)
+    return function
 
 
 def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
@@ -146,14 +188,6 @@ def switch_off_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def context_length(model: nn.Module) -> int | None:
-    """Positions that the model was made for; None where it does not say."""
-    config = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    length = getattr(text, "max_position_embeddings", None)
-    return int(length) if isinstance(length, int) and length > 0 else None
-
-
 def check_causal(model: nn.Module) -> None:
     """Refuse what cannot be sampled from.
 
@@ -181,24 +215,11 @@ def merge_adapter(policy: nn.Module, folder: str, tokenizer: Any = None) -> nn.M
 
     if not isinstance(policy, PeftModel):
         raise LoadingError(f"{type(policy).__name__} has no adapter to merge. Save it with save_pretrained.")
-    policy.merge_adapter()
-    try:
-        base = policy.get_base_model()
-        state = {_plain_name(k): v for k, v in base.state_dict().items() if not _is_adapter_weight(k)}
-        base.save_pretrained(folder, state_dict=state)
-    finally:
-        policy.unmerge_adapter()
+    merged: Any = copy.deepcopy(policy).merge_and_unload()
+    merged.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    return AutoModelForCausalLM.from_pretrained(folder)
-
-
-def _is_adapter_weight(name: str) -> bool:
-    return "lora_" in name or ".original_module." in name
-
-
-def _plain_name(name: str) -> str:
-    return name.replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
+    return merged
 
 
 def _name_of(config: ModelConfig) -> str:

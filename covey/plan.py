@@ -150,7 +150,9 @@ class Plan:
         if self.num_prompts is not None:
             rows.append(("steps per epoch", f"{self.steps_per_epoch} from {self.num_prompts} prompts"))
             if self.dropped_prompts:
-                rows.append(("prompts left out per epoch", f"{self.dropped_prompts} (they do not fill a round)"))
+                rows.append(
+                    ("prompts left out per epoch", f"{self.dropped_prompts} (they do not fill a round)")
+                )
         rows += [
             ("optimizer steps in total", str(self.total_steps)),
             ("completions in total", f"{self.total_completions} in {self.total_windows} rounds of sampling"),
@@ -278,7 +280,9 @@ def _check_whole_groups(sampled: int, group_size: int, per_micro_step: int) -> N
 
 def _check_divides(sampled: int, accumulation: int) -> None:
     if sampled % accumulation and accumulation % sampled:
-        near = sorted({max(sampled // accumulation, 1) * accumulation, (sampled // accumulation + 1) * accumulation})
+        near = sorted(
+            {max(sampled // accumulation, 1) * accumulation, (sampled // accumulation + 1) * accumulation}
+        )
         raise ConfigError(
             f"steps_per_generation {sampled} and gradient_accumulation_steps {accumulation} must divide one another, so "
             f"that optimizer steps and rounds of sampling end together. The nearest steps_per_generation that do: "

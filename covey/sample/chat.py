@@ -16,7 +16,9 @@ Tokenizer = Any
 """A `transformers` tokenizer."""
 
 
-def encode_prompt(tokenizer: Tokenizer, content: PromptContent, template: dict[str, Any] | None = None) -> list[int]:
+def encode_prompt(
+    tokenizer: Tokenizer, content: PromptContent, template: dict[str, Any] | None = None
+) -> list[int]:
     """Token ids of a prompt, ready to be continued.
 
     Args:
@@ -27,7 +29,11 @@ def encode_prompt(tokenizer: Tokenizer, content: PromptContent, template: dict[s
     Raises:
         DatasetError: messages for a tokenizer without a chat template.
     """
-    ids = encode_text(tokenizer, content) if isinstance(content, str) else _encode_chat(tokenizer, content, template)
+    ids = (
+        encode_text(tokenizer, content)
+        if isinstance(content, str)
+        else _encode_chat(tokenizer, content, template)
+    )
     return with_one_bos(tokenizer, ids)
 
 
@@ -73,7 +79,9 @@ def leading_bos(tokenizer: Tokenizer) -> int | None:
     return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
 
 
-def decode_text(tokenizer: Tokenizer, ids: Sequence[int], ending: frozenset[int], keep_special: bool = False) -> str:
+def decode_text(
+    tokenizer: Tokenizer, ids: Sequence[int], ending: frozenset[int], keep_special: bool = False
+) -> str:
     """Text of a completion without the end and padding tokens.
 
     Args:
@@ -81,10 +89,14 @@ def decode_text(tokenizer: Tokenizer, ids: Sequence[int], ending: frozenset[int]
         keep_special: keep other special tokens, such as tool-call markers.
     """
     kept = [i for i in ids if i not in ending]
-    return str(tokenizer.decode(kept, skip_special_tokens=not keep_special, clean_up_tokenization_spaces=False))
+    return str(
+        tokenizer.decode(kept, skip_special_tokens=not keep_special, clean_up_tokenization_spaces=False)
+    )
 
 
-def stop_ids(tokenizer: Tokenizer, generation_config: Any = None, more: Sequence[int] = ()) -> tuple[int, ...]:
+def stop_ids(
+    tokenizer: Tokenizer, generation_config: Any = None, more: Sequence[int] = ()
+) -> tuple[int, ...]:
     """Every id that ends a completion: the tokenizer's, those of the model's generation config, and `more`."""
     found: list[int] = []
     for source in (

@@ -6,6 +6,8 @@ inverse CDF. Pure: logits and one uniform number per sequence in, ids and log-pr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -14,20 +16,33 @@ from covey.sample.settings import Sampling
 NEVER = float("-inf")
 
 
-def draw(logits: Tensor, uniform: Tensor, settings: Sampling) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class Drawn:
+    """One token per sequence; every tensor has the shape (sequences,)."""
+
+    ids: Tensor
+    logprobs: Tensor
+    """Under the distribution that was drawn from."""
+    policy_logprobs: Tensor
+    """Under the policy's own distribution at the temperature."""
+
+
+def draw(logits: Tensor, adjusted: Tensor, uniform: Tensor, settings: Sampling) -> Drawn:
     """Draw one token per sequence.
 
     Args:
-        logits: shape (sequences, vocab), tokens that may not be drawn at minus infinity.
+        logits: what the policy gave, shape (sequences, vocab).
+        adjusted: the same after penalties, tokens that may not be drawn at minus infinity.
         uniform: numbers in [0, 1), shape (sequences,).
         settings: temperature and truncation.
-
-    Returns:
-        Ids and their log-probabilities under the distribution that was drawn from, each of shape (sequences,).
     """
-    logprobs = sampling_logprobs(logits, settings)
+    logprobs = sampling_logprobs(adjusted, settings)
     ids = logprobs.argmax(-1) if settings.greedy else inverse_cdf(logprobs.exp(), uniform)
-    return ids, logprobs.gather(-1, ids[:, None])[:, 0]
+    drawn = logprobs.gather(-1, ids[:, None])[:, 0]
+    if not settings.changes_distribution:
+        return Drawn(ids, drawn, drawn)
+    plain = torch.log_softmax(logits.float() / settings.temperature, -1)
+    return Drawn(ids, drawn, plain.gather(-1, ids[:, None])[:, 0])
 
 
 def sampling_logprobs(logits: Tensor, settings: Sampling) -> Tensor:
@@ -51,7 +66,7 @@ def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     total = cumulative[:, -1:]
     target = uniform.double()[:, None] * total
     found = torch.searchsorted(cumulative, target, right=True)[:, 0]
-    last = torch.searchsorted(cumulative, total, right=False)[:, 0]
+    last = torch.searchsorted(cumulative, total.contiguous(), right=False)[:, 0]
     return torch.minimum(found, last)
 
 
@@ -67,7 +82,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """The smallest set of most probable tokens that holds probability p (nucleus, arXiv:1904.09751); 1: all."""
     if p >= 1.0:
         return logits
-    ordered, order = logits.sort(-1, descending=True, stable=True)
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = ordered.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities
     dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= p)

@@ -7,7 +7,6 @@ the same numbers as without padding.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from covey.causal import accepted_arguments
 from covey.errors import EngineError
 from covey.groups import Group, Prompt
 from covey.sample.decoding import NEVER, draw, penalize_repetition
@@ -52,7 +52,7 @@ class NativeEngine:
             self._decode_all(_Forward(policy, prompts, group_size), rows, settings)
         for position, prompt in enumerate(prompts):
             siblings = rows[position * group_size : (position + 1) * group_size]
-            yield Group(prompt, tuple(row.completion(self.decode) for row in siblings))
+            yield Group(prompt, tuple(row.completion(settings, self.decode) for row in siblings))
 
     def _decode_all(self, forward: _Forward, rows: list[Row], settings: Sampling) -> None:
         """Draw tokens until every sequence has ended."""
@@ -69,11 +69,12 @@ class NativeEngine:
             logits = forward.step([row.ids[-1] for row in live])
 
     def _draw(self, logits: Tensor, rows: list[Row], settings: Sampling) -> None:
-        logits = adjusted(logits.float(), rows, settings)
+        logits = logits.float()
         uniform = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=logits.device)
-        ids, logprobs = draw(logits, uniform, settings)
-        for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
-            row.append(token, logprob, settings, self.decode)
+        drawn = draw(logits, adjusted(logits, rows, settings), uniform, settings)
+        columns = (drawn.ids.tolist(), drawn.logprobs.tolist(), drawn.policy_logprobs.tolist())
+        for row, token, logprob, policy_logprob in zip(rows, *columns, strict=True):
+            row.append(token, logprob, policy_logprob, settings, self.decode)
 
 
 def adjusted(logits: Tensor, rows: Sequence[Row], settings: Sampling) -> Tensor:
@@ -83,6 +84,9 @@ def adjusted(logits: Tensor, rows: Sequence[Row], settings: Sampling) -> Tensor:
         for number, row in enumerate(rows):
             seen[number, torch.tensor([*row.prompt.ids, *row.ids], device=logits.device)] = True
         logits = penalize_repetition(logits, seen, settings.repetition_penalty)
+    if settings.padding_id is not None:
+        logits = logits.clone()
+        logits[:, settings.padding_id] = NEVER
     if has_restrictions(settings):
         logits = logits.clone()
         for number, row in enumerate(rows):
@@ -99,7 +103,9 @@ class _Forward:
         self.group_size = group_size
         self.device = next(policy.parameters()).device
         self.prompts = [list(p.ids) for p in prompts]
-        self.accepted = set(inspect.signature(_innermost(policy).forward).parameters)
+        self.accepted = accepted_arguments(policy)
+        # transformers 5.24 renames the argument.
+        self.cache_name = "cache" if "cache" in self.accepted else "past_key_values"
         self.cache: Any = DynamicCache(config=getattr(policy, "config", None))
         self.mask = torch.zeros(0)
         self.positions = torch.zeros(0)
@@ -108,7 +114,9 @@ class _Forward:
         """Read every prompt once; next-token logits for each sequence of its group, shape (sequences, vocab)."""
         longest = max(len(ids) for ids in self.prompts)
         padded = [[0] * (longest - len(ids)) + ids for ids in self.prompts]
-        self.mask = torch.tensor([[0] * (longest - len(i)) + [1] * len(i) for i in self.prompts], device=self.device)
+        self.mask = torch.tensor(
+            [[0] * (longest - len(i)) + [1] * len(i) for i in self.prompts], device=self.device
+        )
         positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
         logits = self._call(torch.tensor(padded, device=self.device), positions)
         self.cache.batch_repeat_interleave(self.group_size)
@@ -133,7 +141,7 @@ class _Forward:
         arguments: dict[str, Any] = {
             "input_ids": ids,
             "attention_mask": self.mask,
-            "past_key_values": self.cache,
+            self.cache_name: self.cache,
             "use_cache": True,
         }
         if "position_ids" in self.accepted:
@@ -142,9 +150,3 @@ class _Forward:
             arguments["logits_to_keep"] = 1
         logits: Tensor = self.policy(**arguments).logits[:, -1]
         return logits
-
-
-def _innermost(policy: nn.Module) -> nn.Module:
-    """The causal model inside adapters, whose signature says what the forward pass takes."""
-    inner = getattr(policy, "get_base_model", None)
-    return inner() if callable(inner) else policy

@@ -49,7 +49,9 @@ class PromptReader:
         template = {**self.template, **(row.get(TEMPLATE_COLUMN) or {})}
         ids = encode_prompt(self.tokenizer, content, template)
         if not ids:
-            raise DatasetError(f"Row {number}: the prompt has no tokens. A completion needs something to continue.")
+            raise DatasetError(
+                f"Row {number}: the prompt has no tokens. A completion needs something to continue."
+            )
         kept = self._fitted(content, ids, template, number)
         columns = {name: value for name, value in row.items() if name != "prompt"}
         return Prompt(content, tuple(kept), columns, number, seed_key, len(ids) - len(kept))
@@ -155,7 +157,7 @@ def _describe(value: Any) -> str:
 def seed_keys(rows: Sequence[int]) -> list[tuple[int, ...]]:
     """A seed key per row of a round of sampling; a row that occurs again gets a number of its own."""
     seen: dict[int, int] = {}
-    keys = []
+    keys: list[tuple[int, ...]] = []
     for row in rows:
         keys.append((row, seen.get(row, 0)))
         seen[row] = seen.get(row, 0) + 1

@@ -29,6 +29,7 @@ class Row:
     """One number for each token it may yet write, shape (max_new_tokens,)."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    policy_logprobs: list[float] = field(default_factory=list)
     finish: FinishReason | None = None
 
     @property
@@ -36,10 +37,13 @@ class Row:
         """The number for the next token."""
         return float(self.uniforms[len(self.ids)])
 
-    def append(self, token: int, logprob: float, settings: Sampling, decode: Decode) -> None:
+    def append(
+        self, token: int, logprob: float, policy_logprob: float, settings: Sampling, decode: Decode
+    ) -> None:
         """Add a drawn token, and notice if it ends the sequence."""
         self.ids.append(token)
         self.logprobs.append(logprob)
+        self.policy_logprobs.append(policy_logprob)
         if token in settings.stop_ids:
             self.finish = "stop"
         elif settings.stop_strings and _ends_with_stop(self.ids, settings.stop_strings, decode):
@@ -47,9 +51,15 @@ class Row:
         elif len(self.ids) >= settings.max_new_tokens:
             self.finish = "length"
 
-    def completion(self, decode: Decode) -> Completion:
+    def completion(self, settings: Sampling, decode: Decode) -> Completion:
         assert self.finish is not None, "the sequence has not ended"
-        return Completion(tuple(self.ids), tuple(self.logprobs), decode(self.ids), self.finish)
+        return Completion(
+            ids=tuple(self.ids),
+            logprobs=tuple(self.logprobs),
+            text=decode(self.ids),
+            finish=self.finish,
+            policy_logprobs=tuple(self.policy_logprobs) if settings.changes_distribution else None,
+        )
 
 
 def new_rows(prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> list[Row]:
@@ -59,7 +69,9 @@ def new_rows(prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> 
             prompt=prompt,
             position=position,
             index=index,
-            uniforms=uniforms((settings.seed, *settings.step, *prompt.seed_key, index), settings.max_new_tokens),
+            uniforms=uniforms(
+                (settings.seed, *settings.step, *prompt.seed_key, index), settings.max_new_tokens
+            ),
         )
         for position, prompt in enumerate(prompts)
         for index in range(group_size)

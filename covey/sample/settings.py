@@ -50,6 +50,8 @@ class Sampling:
     """No end-of-sequence id before this many tokens."""
     suppress_tokens: tuple[int, ...] = ()
     """Ids that are never drawn."""
+    padding_id: int | None = None
+    """The padding token, where it is no end token: never drawn, so that ids hold no padding."""
     begin_suppress_tokens: tuple[int, ...] = ()
     """Ids that are not drawn as the first token."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
@@ -80,6 +82,7 @@ class Sampling:
             or self.repetition_penalty != 1.0
             or self.min_new_tokens
             or self.suppress_tokens
+            or self.padding_id is not None
             or self.begin_suppress_tokens
             or self.bad_words_ids
             or self.no_repeat_ngram_size

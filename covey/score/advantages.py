@@ -28,7 +28,9 @@ NOISE = 1e-6
 """Relative size of differences that are taken for rounding: about eight times the resolution of float32."""
 
 
-def group_advantages(rewards: ArrayLike, groups: ArrayLike, scale: Scale = "group", epsilon: float = EPSILON) -> Floats:
+def group_advantages(
+    rewards: ArrayLike, groups: ArrayLike, scale: Scale = "group", epsilon: float = EPSILON
+) -> Floats:
     """Reward minus the mean of its group, over a deviation.
 
     Args:
@@ -48,7 +50,9 @@ def group_advantages(rewards: ArrayLike, groups: ArrayLike, scale: Scale = "grou
         values = rewards[rows]
         if not has_spread(values):
             continue
-        divisor = {"group": deviation(values) + epsilon, "batch": batch_deviation + epsilon, "none": 1.0}[scale]
+        divisor = {"group": deviation(values) + epsilon, "batch": batch_deviation + epsilon, "none": 1.0}[
+            scale
+        ]
         advantages[rows] = np.nan_to_num((values - np.nanmean(values)) / divisor)
     return advantages
 
@@ -117,6 +121,8 @@ def estimator(
     """The estimator that the settings name; both aggregations see every value, so that they can be swapped."""
     if aggregation == "normalize_then_sum":
         return lambda values, totals, groups: np.where(
-            np.isnan(totals), 0.0, gdpo_advantages(np.where(np.isnan(totals)[:, None], np.nan, values), weights, groups)
+            np.isnan(totals),
+            0.0,
+            gdpo_advantages(np.where(np.isnan(totals)[:, None], np.nan, values), weights, groups),
         )
     return lambda values, totals, groups: group_advantages(totals, groups, scale)

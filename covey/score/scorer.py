@@ -33,7 +33,9 @@ class Scorer:
     gather: Gather = lambda value: [value]
     rank: int = 0
 
-    def score(self, groups: Sequence[Group], trainer_state: Any = None) -> tuple[list[ScoredGroup], dict[str, Metric]]:
+    def score(
+        self, groups: Sequence[Group], trainer_state: Any = None
+    ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
         """Scores, totals and advantages of whole groups.
 
         Every rank calls it the same number of times, with or without groups of its own.
@@ -48,7 +50,7 @@ class Scorer:
         values, totals, ids = _arrays(table, groups)
         advantages = self._advantages(values, totals, ids)
         scored = list(_scored_groups(groups, table, totals, advantages))
-        return scored, merge(table.metrics, reward_metrics(table, totals, ids))
+        return scored, merge(table.metrics, reward_metrics(table, groups))
 
     def table(self, groups: Sequence[Group], trainer_state: Any = None) -> RewardTable:
         """What every reward gave every completion; no advantages (evaluation needs none)."""
@@ -79,8 +81,9 @@ def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBa
     )
 
 
-def reward_metrics(table: RewardTable, totals: Any, ids: Any) -> dict[str, Metric]:
+def reward_metrics(table: RewardTable, groups: Sequence[Group]) -> dict[str, Metric]:
     """The metrics that a scored batch adds: the weighted total, each reward alone, groups without spread."""
+    _, totals, ids = _arrays(table, groups)
     scored = [t for t in totals if not np.isnan(t)]
     spreads = [totals[rows] for rows in rows_of(ids)]
     metrics: dict[str, Metric] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ class MicroBatch:
     mask: Tensor
     """Tokens that enter the loss, shape (tokens,), bool."""
     sampled: Tensor
-    """Log-probabilities that the sampler reported, shape (tokens,)."""
+    """Log-probabilities under the policy as the sampler saw it, shape (tokens,)."""
     old: Tensor | None = None
     """Log-probabilities under the weights that the window began with, shape (tokens,); None: the present weights."""
     reference: Tensor | None = None
@@ -92,7 +93,7 @@ class MicroBatch:
 
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same batch with its tensors on another device."""
-        moved = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
 
@@ -111,6 +112,6 @@ def micro_batch(samples: Sequence[Sample], rows: Sequence[int], weights: Sequenc
         advantages=torch.tensor([s.advantage for s in samples], dtype=torch.float32),
         weights=torch.tensor(list(weights), dtype=torch.float32),
         mask=torch.tensor(mask, dtype=torch.bool),
-        sampled=torch.tensor([p for s in samples for p in s.completion.logprobs], dtype=torch.float32),
+        sampled=torch.tensor([p for s in samples for p in s.completion.plain_logprobs], dtype=torch.float32),
         rows=tuple(rows),
     )

@@ -6,12 +6,12 @@ reference log-probabilities are all computed here, at the sampling temperature, 
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from covey.causal import accepted_arguments
 from covey.update.batch import MicroBatch
 
 
@@ -28,7 +28,9 @@ def token_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0
     starts = [len(p) for p in batch.prompts]
     first, last = min(starts) - 1, max(s + n for s, n in zip(starts, batch.lengths, strict=True)) - 1
     logits = _logits(model, batch, first, last)
-    picked = [logits[i, s - 1 - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
+    picked = [
+        logits[i, s - 1 - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))
+    ]
     logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)
     with torch.no_grad():
         entropy = -(logprobs.exp() * logprobs).nan_to_num().sum(-1)
@@ -51,14 +53,7 @@ def _logits(model: nn.Module, batch: MicroBatch, first: int, last: int) -> Tenso
         arguments["position_ids"] = torch.arange(width, device=device).expand(len(ids), -1)
     if "logits_to_keep" in accepted:
         arguments["logits_to_keep"] = torch.arange(first, last, device=device)
-        return model(**arguments).logits
-    return model(**arguments).logits[:, first:last]
-
-
-def accepted_arguments(model: nn.Module) -> set[str]:
-    """Names that the causal model's forward pass takes, inside wrappers and adapters."""
-    while not hasattr(model, "config") and hasattr(model, "module"):
-        model = model.module  # type: ignore[assignment]
-    base = getattr(model, "get_base_model", None)
-    inner = base() if callable(base) else model
-    return set(inspect.signature(type(inner).forward).parameters)
+        kept: Tensor = model(**arguments).logits
+        return kept
+    every: Tensor = model(**arguments).logits
+    return every[:, first:last]

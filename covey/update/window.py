@@ -33,7 +33,9 @@ class Window:
 
     def open(self, batches: list[MicroBatch], iterations: int) -> None:
         """Start over with fresh micro-batches."""
-        assert self.is_spent, f"{self.position} of {len(self.batches) * self.iterations} micro-batches were handed out"
+        assert self.is_spent, (
+            f"{self.position} of {len(self.batches) * self.iterations} micro-batches were handed out"
+        )
         self.batches, self.iterations, self.position = batches, iterations, 0
 
     def next(self, count: int) -> list[MicroBatch]:
@@ -46,8 +48,13 @@ class Window:
         """Write the window to `path`.json and `path`.pt; nothing where it is spent."""
         if self.is_spent:
             return
-        texts = [{f.name: getattr(b, f.name) for f in fields(b) if not _is_tensor(b, f.name)} for b in self.batches]
-        tensors = [{f.name: getattr(b, f.name).cpu() for f in fields(b) if _is_tensor(b, f.name)} for b in self.batches]
+        texts = [
+            {f.name: getattr(b, f.name) for f in fields(b) if not _is_tensor(b, f.name)} for b in self.batches
+        ]
+        tensors = [
+            {f.name: getattr(b, f.name).cpu() for f in fields(b) if _is_tensor(b, f.name)}
+            for b in self.batches
+        ]
         torch.save(tensors, path.with_suffix(".pt"))
         state = {"iterations": self.iterations, "position": self.position, "batches": texts}
         path.with_suffix(".json").write_text(json.dumps(state))
