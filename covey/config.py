@@ -35,7 +35,7 @@ def _checks_names(cls: C) -> C:
 
     @functools.wraps(generated)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        known = [f.name for f in fields(cls)]
         for name in kwargs:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3)
