@@ -54,7 +54,7 @@ class ChunkedLogprobs(torch.autograd.Function):
     """log p(target) and entropy per row, from hidden states and the head's weight."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
