@@ -28,7 +28,10 @@ def step_groups(prompts: int, size: int, tokens: int, random: Random) -> list[Sc
             ids = tuple(random.randrange(50_000) for _ in range(tokens))
             text = " ".join(random.choice(WORDS) for _ in ids)
             completions.append(Completion(ids, tuple(-random.random() for _ in ids), text, "stop"))
-        scores = {name: tuple(Score(random.random()) for _ in range(size)) for name in ("accuracy", "format", "style")}
+        scores = {
+            name: tuple(Score(random.random()) for _ in range(size))
+            for name in ("accuracy", "format", "style")
+        }
         prompt = Prompt("a prompt of some length " * 10, tuple(range(80)), {"task": "t", "answer": "42"}, row)
         advantages = tuple(random.gauss(0, 1) for _ in range(size))
         groups.append(ScoredGroup(Group(prompt, tuple(completions)), scores, advantages, advantages))
@@ -41,7 +44,9 @@ def measure(prompts: int, size: int, tokens: int, steps: int) -> tuple[float, fl
     metrics = {f"metric/{i}": random.random() for i in range(60)}
     times = []
     with tempfile.TemporaryDirectory() as folder:
-        writer = RunWriter.open(Path(folder) / "record", settings={}, rewards={"accuracy": 1.0}, git={}, environment={})
+        writer = RunWriter.open(
+            Path(folder) / "record", settings={}, rewards={"accuracy": 1.0}, git={}, environment={}
+        )
         for step in range(1, steps + 1):
             begin = time.perf_counter()
             writer.groups(step, batches[step % 8])
@@ -55,7 +60,9 @@ def measure(prompts: int, size: int, tokens: int, steps: int) -> tuple[float, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()
     print(f"{'completions × tokens':>22}  {'ms/step':>8}  {'worst ms':>8}  {'of 1 s':>7}  {'kB/step':>8}")
