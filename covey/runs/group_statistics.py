@@ -23,7 +23,7 @@ Clusters = Sequence[Sequence[float]]
 def group_statistics(groups: Sequence[ScoredGroup], tasks: Sequence[str | None]) -> dict[str, float]:
     """Numbers of one batch by name; a name is missing where there is nothing to measure.
 
-    Names: `groups`, `completions`; `reward/mean|se|signal_share|scored_share`; `rewards/<reward>/mean|se|count|min|max|
+    Names: `groups`, `completions`; `reward/mean|se|signal_share|failed_share|unscored_share`; `rewards/<reward>/mean|se|count|min|max|
     constant_share|not_applicable_share|gated_share|failed_share`; `tasks/<task>/mean|se|count`; `length/mean|se|min|max`;
     `duplicate_share`, `truncated_share`, `empty_share`, `reward_length_correlation`.
     """
@@ -68,8 +68,15 @@ def _rewards_in_total(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     if not groups:
         return numbers
     numbers["reward/signal_share"] = sum(any(a != 0 for a in g.advantages) for g in groups) / len(groups)
-    numbers["reward/scored_share"] = sum(map(len, totals)) / max(1, sum(len(g.totals) for g in groups))
+    completions = max(1, sum(len(g.totals) for g in groups))
+    failed = sum(_has_failed(g, i) for g in groups for i, t in enumerate(g.totals) if t is None)
+    numbers["reward/failed_share"] = failed / completions
+    numbers["reward/unscored_share"] = 1 - (sum(map(len, totals)) + failed) / completions
     return numbers
+
+
+def _has_failed(group: ScoredGroup, index: int) -> bool:
+    return any(column[index].status == "failed" for column in group.scores.values())
 
 
 def _of_reward(name: str, groups: Sequence[ScoredGroup]) -> dict[str, float]:

@@ -69,9 +69,12 @@ def test_none_is_left_out_and_statuses_are_counted():
         assert numbers[f"rewards/a/{status}_share"] == 0.25
     assert "rewards/a/se" not in numbers  # one group
     assert numbers["rewards/b/constant_share"] == 1.0
-    assert numbers["reward/scored_share"] == 0.75
+    assert numbers["reward/failed_share"] == 0.25 and numbers["reward/unscored_share"] == 0
     assert numbers["duplicate_share"] == 0.25
     assert numbers["tasks/t/count"] == 3
+    nobody = {"a": [Score(None, "not_applicable")] * 4}
+    unscored = group_statistics([with_advantages(group, nobody, {"a": 1.0})], [None])
+    assert unscored["reward/unscored_share"] == 1 and unscored["reward/failed_share"] == 0
 
 
 def test_no_number_is_missing_a_value_and_none_is_not_finite():

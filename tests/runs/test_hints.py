@@ -108,7 +108,7 @@ PROVOKED: dict[str, Case] = {
     "reward_fails": Case(
         statistic=reward_numbers("style_model", failed_share=late(0.05, 0.0)) | {"completions": 48}
     ),
-    "completions_go_unscored": Case(statistic={"reward/scored_share": late(0.7, 1.0)}),
+    "completions_go_unscored": Case(statistic={"reward/unscored_share": late(0.3, 0.0)}),
     "reward_follows_length": Case(statistic={"reward_length_correlation": late(0.93, 0.1, after=30)}),
     "reward_rises_while_the_metric_falls": Case(
         {"reward": ramp(0.2, 1.2)}, accuracy=[0.3, 0.6, 0.55, 0.4, 0.3, 0.2]
@@ -152,7 +152,7 @@ NEAR_MISSES: dict[str, list[Case]] = {
         Case(statistic=reward_numbers("style_model", failed_share=lambda s: 0.05 * (s == 20))),
         Case(statistic=reward_numbers("style_model", failed_share=0.012) | {"completions": 24}),  # 3 of 240: may be 1 in 100
     ],
-    "completions_go_unscored": [Case(statistic={"reward/scored_share": 0.95})],
+    "completions_go_unscored": [Case(statistic={"reward/unscored_share": 0.05, "reward/failed_share": 0.5})],
     "reward_follows_length": [Case(statistic={"reward_length_correlation": 0.5})],
     "reward_rises_while_the_metric_falls": [
         Case({"reward": ramp(0.2, 1.2)}, accuracy=[0.3, 0.6, 0.58, 0.61, 0.57, 0.58]),  # within noise

@@ -171,20 +171,20 @@ def reward_fails(history: History) -> list[Finding]:
 @rule("warning")
 def completions_go_unscored(history: History) -> list[Finding]:
     """No reward applies to a good part of the completions."""
-    share = history.statistic_mean("reward/scored_share", SEVERAL)
-    if share is None or share > 0.9:
+    share = history.statistic_mean("reward/unscored_share", SEVERAL)
+    if share is None or share < 0.1:
         return []
     return [
         Finding(
             "Completions go unscored.",
-            f"{percent(1 - share)} of the completions of the last {SEVERAL} steps have no reward at all; they cost "
-            "sampling and teach nothing.",
+            f"No reward applied to {percent(share)} of the completions of the last {SEVERAL} steps; they cost sampling "
+            "and teach nothing.",
             (
                 "Run `covey check`: it names the rows that no reward applies to.",
                 "If a reward returns None for answers that it cannot read, return 0 for what the policy can help.",
             ),
             ("reward/unscored",),
-            severity="problem" if share < 0.5 else None,
+            severity="problem" if share > 0.5 else None,
         )
     ]
 
