@@ -32,6 +32,7 @@ from covey.groups import Group, Prompt, ScoredGroup
 from covey.metrics import Ledger, Mean, Metric, Total, merge
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.batch import RESERVED
+from covey.rewards.mixture import Mixture
 from covey.rewards.reward import Reward
 from covey.runs.completions import CompletionLog
 from covey.sample.chat import decode_text, stop_ids
@@ -176,7 +177,8 @@ class GRPOTrainer(Trainer):
         estimate = estimator(
             args.multi_objective_aggregation, cast(Scale, args.scale_rewards), list(weights.values())
         )
-        self.scorer = Scorer(rewards, weights, estimate, self._gather, args.process_index)
+        fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
+        self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index)
         high = args.epsilon if args.epsilon_high is None else args.epsilon_high
         self.clip = Clip(args.epsilon, high, args.delta)
         self.reference = Reference(self.model) if args.beta else None
@@ -512,13 +514,16 @@ class SyncReference(TrainerCallback):
             self.trainer.reference.move_towards(self.trainer.model, args.ref_model_mixup_alpha)
 
 
-def _weights(rewards: Sequence[Reward], given: Sequence[float] | None) -> dict[str, float]:
+def _weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str, float]:
+    """The weights of `reward_weights`, or else those that the rewards bring along."""
     if given is not None and len(given) != len(rewards):
         raise ConfigError(
             f"reward_weights has {len(given)} weights for {len(rewards)} rewards ({', '.join(r.name for r in rewards)}). "
             "Give one per reward."
         )
-    return {r.name: float(w) for r, w in zip(rewards, given or [1.0] * len(rewards), strict=True)}
+    if given is None:
+        return rewards.weights
+    return {r.name: float(w) for r, w in zip(rewards, given, strict=True)}
 
 
 def _check_columns(rewards: Sequence[Reward], dataset: Any, name: str) -> None:

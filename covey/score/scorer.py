@@ -28,7 +28,8 @@ class Scorer:
     """Scores groups with a fixed set of rewards."""
 
     rewards: Sequence[Reward]
-    weights: Mapping[str, float]
+    weights: Mapping[str, float] | None
+    """By name; None: those that the rewards bring along."""
     estimate: Estimator
     gather: Gather = lambda value: [value]
     rank: int = 0
