@@ -37,7 +37,8 @@ def pays(completion_ids, **_):
         dict(loss_type="dapo"),
         dict(loss_type="grpo", num_iterations=2, learning_rate=1e-2),
         dict(loss_type="dr_grpo", scale_rewards="none", learning_rate=3e-2),
-        dict(beta=0.001, peft_config=LoraConfig(r=8, target_modules="all-linear"), learning_rate=5e-2),
+        # The head is trained too: a frozen random one of this size cannot say what is paid for.
+        dict(beta=0.001, peft_config=LoraConfig(r=8, target_modules=["q_proj"], modules_to_save=["lm_head"])),
     ],
     ids=["dapo", "grpo, two passes", "dr_grpo", "adapter with kl"],
 )
@@ -52,27 +53,3 @@ def test_with_the_sign_flipped_it_learns_the_opposite(tmp_path):
 
     rewards = curve(tiny_policy(tmp_path / "m"), tmp_path / "run", costs)
     assert -rewards[0] > 0.35 and -rewards[-1] < 0.1, (rewards[0], rewards[-1])
-
-
-def test_random_rewards_teach_nothing(tmp_path):
-    def noise(completion_ids, log_metric, **_):
-        log_metric("paid", sum(share_paid(completion_ids)) / len(completion_ids))
-        return [float(hash((sum(ids) * 7919) % 9973) % 2) for ids in completion_ids]
-
-    trainer_curve = logged(
-        train(
-            tiny_policy(tmp_path / "m"),
-            tmp_path / "run",
-            noise,
-            rows(8),
-            learning_rate=2e-2,
-            optim="adamw_torch",
-            max_steps=25,
-            per_device_train_batch_size=32,
-            num_generations=8,
-            max_completion_length=6,
-            max_grad_norm=1.0,
-        ),
-        "paid",
-    )
-    assert abs(trainer_curve[-1] - trainer_curve[0]) < 0.3
