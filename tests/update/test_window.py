@@ -59,5 +59,5 @@ def test_a_missing_or_foreign_window_is_named(batches, tmp_path):
     window = opened(batches, 1)
     window.next(2)
     window.save(tmp_path / "rank0")
-    with pytest.raises(CheckpointError, match="stopped after 2 micro-batches.*after 1"):
+    with pytest.raises(CheckpointError, match=r"stopped after 2 micro-batches.*after 1"):
         Window().load(tmp_path / "rank0", 1)
