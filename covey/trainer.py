@@ -421,7 +421,8 @@ class GRPOTrainer(Trainer):
         if self.is_world_process_zero():
             print(f"Plan\n{self.plan}\n{LOSS_STARTS_AT_ZERO}")
         self.window, self.nonfinite_steps = Window(), 0
-        self._open_completion_log(0)
+        if not resume_from_checkpoint:
+            self._open_completion_log(0)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> Any:
