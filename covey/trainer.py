@@ -32,8 +32,8 @@ from covey.groups import Group, Prompt, ScoredGroup
 from covey.metrics import Ledger, Mean, Metric, Total, merge
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.batch import RESERVED
+from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
-from covey.rewards.reward import Reward
 from covey.runs.completions import CompletionLog
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.engine import in_order

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "as_rewards": "reward",
+    "as_rewards": "contract",
     "AssertTests": "sandbox.rewards",
     "BoxedFormat": "rules.formats",
     "CallTests": "sandbox.rewards",
@@ -15,7 +15,6 @@ _HOMES = {
     "Cosine": "schedules",
     "CosineLength": "rules.lengths",
     "Countdown": "rules.countdown",
-    "evaluate": "evaluate",
     "ExactMatch": "rules.exact",
     "Failure": "failure",
     "format_reward_func": "rules.functions",
@@ -29,7 +28,7 @@ _HOMES = {
     "NumberMatch": "rules.numbers",
     "Repetition": "rules.repetition",
     "reward": "decorator",
-    "Reward": "reward",
+    "Reward": "contract",
     "RewardBatch": "batch",
     "RewardModel": "neural.reward_model",
     "RewardTable": "batch",

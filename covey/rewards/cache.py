@@ -14,7 +14,7 @@ from typing import Any
 
 from covey.groups import Score
 from covey.rewards.batch import RewardBatch
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 
 Key = bytes
 

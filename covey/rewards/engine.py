@@ -12,7 +12,7 @@ from covey.groups import Score
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.cache import Cache, Key, row_keys
 from covey.rewards.calling.guarded import Scored, call_guarded
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 from covey.rewards.routing import applicable_rows, gate_score, groups_of, in_waves
 
 NOT_APPLICABLE = Score(None, "not_applicable")

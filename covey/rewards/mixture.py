@@ -13,8 +13,9 @@ from covey.metrics import merge
 from covey.rewards.batch import RESERVED, RewardBatch, RewardTable
 from covey.rewards.breaker import Breaker
 from covey.rewards.cache import Cache
+from covey.rewards.contract import RewardList, options_of
 from covey.rewards.engine import Evaluation, score_batch
-from covey.rewards.reward import RewardList, options_of
+from covey.rewards.options import RewardOptions
 from covey.rewards.reward_metrics import mixture_metrics
 from covey.rewards.routing import in_waves
 from covey.rewards.schedules import progress_of, weight_at
@@ -70,6 +71,8 @@ class Mixture(RewardList):
             ]
         self.task_column = task_column
         self.__name__ = name
+        self.tasks = {task for r in self.rewards for task in _tasks_of(r.options)}
+        """Tasks that get means of their own in the metrics; those that the routes name, and those added here."""
         self.unscored = unscored
         self.cache = Cache(path=None if cache is True else cache) if cache else None
         self._breaker = Breaker(max_failure_rate, min_coverage, window)
@@ -113,9 +116,8 @@ class Mixture(RewardList):
         evaluation = score_batch(self.rewards, batch, self.task_column, self.cache)
         table = self._table(evaluation, batch, weights or {})
         self._breaker.watch(evaluation.columns, table, len(batch))
-        table.metrics = merge(
-            table.metrics, mixture_metrics(evaluation.columns, table, batch, self.task_column)
-        )
+        told = mixture_metrics(evaluation.columns, table, batch, self.task_column, sorted(self.tasks))
+        table.metrics = merge(table.metrics, told)
         return table
 
     @property
@@ -151,6 +153,11 @@ class Mixture(RewardList):
                 name: row_weights for name, row_weights in by_row.items() if len(set(row_weights)) > 1
             },
         )
+
+
+def _tasks_of(options: RewardOptions) -> set[str]:
+    by_task = set(options.weight) - {"*"} if isinstance(options.weight, Mapping) else set()
+    return by_task | set(options.tasks or ())
 
 
 def _start(row_weights: Sequence[float], otherwise: float) -> float:

@@ -12,13 +12,13 @@ from covey.rewards.routing import groups_of
 
 
 def mixture_metrics(
-    columns: dict[str, Column], table: RewardTable, batch: RewardBatch, task_column: str
+    columns: dict[str, Column], table: RewardTable, batch: RewardBatch, task_column: str, tasks: Sequence[str]
 ) -> dict[str, Metric]:
     """Rates and seconds of each reward, and its mean by task.
 
     `rewards/<name>/…`: `applicable_share` of all samples; `gated_share`, `error_share`, `timeout_share` and
-    `cached_share` of those it applies to; `seconds` per batch; `zero_std_share`, the groups in which it tells no two
-    completions apart; `weight`; `mean/<task>`.
+    `cached_share` of those it applies to; `zero_std_share`, the groups in which it tells no two
+    completions apart; `weight`; `mean/<task>`. `time/rewards/<name>`: seconds per batch.
     """
     metrics: dict[str, Metric] = {}
     groups = groups_of(batch)
@@ -32,10 +32,10 @@ def mixture_metrics(
         }
         metrics |= {f"rewards/{name}/{key}": Mean(count, applicable) for key, count in shares.items()}
         metrics[f"rewards/{name}/applicable_share"] = Mean(applicable, len(batch))
-        metrics[f"rewards/{name}/seconds"] = Mean(column.seconds)
+        metrics[f"time/rewards/{name}"] = Mean(column.seconds)
         metrics[f"rewards/{name}/zero_std_share"] = _without_spread(name, table, groups)
         metrics[f"rewards/{name}/weight"] = Mean.of(table.weight(name, row) for row in range(len(batch)))
-    return metrics | _means_by_task(table, batch.columns.get(task_column))
+    return metrics | _means_by_task(table, batch.columns.get(task_column), tasks)
 
 
 def _without_spread(name: str, table: RewardTable, groups: Sequence[Sequence[int]]) -> Metric:
@@ -44,13 +44,16 @@ def _without_spread(name: str, table: RewardTable, groups: Sequence[Sequence[int
     return Mean.of(float(min(values) == max(values)) for values in kept if len(values) > 1)
 
 
-def _means_by_task(table: RewardTable, tasks: Sequence[Any] | None) -> dict[str, Metric]:
-    metrics: dict[str, Metric] = {}
-    for task in dict.fromkeys(tasks or ()):
-        for name, column in table.scores.items():
-            values = [
-                s.value for s, t in zip(column, tasks or (), strict=True) if t == task and s.value is not None
-            ]
-            if values:
-                metrics[f"rewards/{name}/mean/{task}"] = Mean.of(values)
-    return metrics
+def _means_by_task(
+    table: RewardTable, column: Sequence[Any] | None, tasks: Sequence[str]
+) -> dict[str, Metric]:
+    """For the tasks that are known from the start, so that the names are the same at every step."""
+    return {
+        f"rewards/{name}/mean/{task}": Mean.of(
+            score.value
+            for score, found in zip(scores, column or (), strict=False)
+            if found == task and score.value is not None
+        )
+        for name, scores in table.scores.items()
+        for task in tasks
+    }

@@ -8,7 +8,7 @@ from typing import Any
 from covey.errors import RewardError
 from covey.groups import Score
 from covey.rewards.batch import RewardBatch
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 
 
 def applicable_rows(reward: Reward, batch: RewardBatch, task_column: str) -> list[int]:

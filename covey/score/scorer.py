@@ -15,8 +15,8 @@ import numpy as np
 from covey.groups import Group, ScoredGroup
 from covey.metrics import Largest, Mean, Metric, Smallest, Spread, merge
 from covey.rewards.batch import RewardBatch, RewardTable
+from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
-from covey.rewards.reward import Reward
 from covey.score.advantages import Estimator, has_spread, rows_of
 
 Gather = Callable[[Any], list[Any]]

@@ -10,7 +10,7 @@ from covey.groups import Score
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.calling.faults import FAULTS, CallTimeout
 from covey.rewards.calling.places import place_of
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 
 
 @dataclass

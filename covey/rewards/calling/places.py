@@ -7,18 +7,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from covey.errors import RewardError
 from covey.rewards.batch import Notes, RewardBatch
-from covey.rewards.calling.faults import CallTimeout
+from covey.rewards.calling.faults import CallLost, CallTimeout
 from covey.rewards.calling.loop import event_loop
 from covey.rewards.calling.process import call_in_process
 from covey.rewards.calling.sandboxed import call_in_sandbox
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 
 Place = Callable[[Reward, RewardBatch, Notes], Any]
 
 MAX_GIVEN_UP = 16
-"""Threads that a reward may leave behind before the run is stopped."""
+"""Calls of a reward that may still run after they were given up; with more, it is not called."""
 
 
 def place_of(reward: Reward) -> Place:
@@ -86,7 +85,7 @@ def _check_given_up(reward: Reward) -> None:
     running = [thread for thread in _given_up.get(reward.name, []) if thread.is_alive()]
     _given_up[reward.name] = running
     if len(running) >= MAX_GIVEN_UP:
-        raise RewardError(
-            f"Reward {reward.name!r}: {len(running)} calls that were given up after {reward.options.timeout} s still run, "
-            "and threads cannot be killed. Use where='process'."
+        raise CallLost(
+            f"not called: {len(running)} calls that were given up after {reward.options.timeout} s still run, and threads "
+            "cannot be killed. Use where='process'."
         )

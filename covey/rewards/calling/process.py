@@ -13,7 +13,7 @@ from typing import Any
 from covey.errors import RewardError
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.calling.faults import CallLost, CallTimeout
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 from covey.rewards.sandbox.session import CallFailed, Session
 from covey.rewards.sandbox.trusted import trusted_child
 

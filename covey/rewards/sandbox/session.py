@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -117,7 +118,8 @@ class Session:
         end = child.close()
         if isinstance(error, TooLate):
             return Verdict("timeout", f"more than {seconds} s")
-        if end is not None and end.ran_out(child.limits) and self._num_calls > 1:
+        used_up = end is not None and end.ran_out(child.limits) and end.code != signal.SIGPROF
+        if used_up and self._num_calls > 1:
             raise _UsedUp
         return ended_verdict(error, end, child.limits)
 
