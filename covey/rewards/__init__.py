@@ -11,6 +11,8 @@ _HOMES = {
     "AssertTests": "sandbox.rewards",
     "BoxedFormat": "rules.formats",
     "CallTests": "sandbox.rewards",
+    "check_rewards": "check",
+    "CheckReport": "checks.report",
     "code_reward_func": "rules.code_syntax",
     "Cosine": "schedules",
     "CosineLength": "rules.lengths",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import RewardError
 from covey.groups import PromptContent
@@ -19,6 +19,9 @@ from covey.rewards.options import RewardOptions
 from covey.rewards.reward_metrics import mixture_metrics
 from covey.rewards.routing import in_waves
 from covey.rewards.schedules import progress_of, weight_at
+
+if TYPE_CHECKING:
+    from covey.rewards.checks.report import CheckReport
 
 
 class Mixture(RewardList):
@@ -128,6 +131,12 @@ class Mixture(RewardList):
     def missing_columns(self, columns: Sequence[str]) -> list[str]:
         """Columns that some reward needs and the dataset lacks."""
         return sorted({name for reward in self.rewards for name in reward.missing_columns(columns)})
+
+    def check(self, dataset: Iterable[Mapping[str, Any]], **options: Any) -> CheckReport:
+        """Try the mixture out on a slice of a dataset before a run; options are those of `covey.rewards.check_rewards`."""
+        from covey.rewards.check import check_rewards
+
+        return check_rewards(self, dataset, **options)
 
     def as_functions(self) -> tuple[list[Any], list[float]]:
         """The rewards as plain functions and their weights, for a trainer that takes a list of both.

@@ -52,6 +52,9 @@ class OpenAIClient:
         parameters: sent along: temperature, max_tokens, seed, ...
     """
 
+    _next: float
+    """When the next request may start, where their rate is limited; of a monotonic clock."""
+
     def __init__(
         self,
         base_url: str,
@@ -134,7 +137,7 @@ class OpenAIClient:
 
     def _prepare(self) -> None:
         self._lock = threading.Lock()
-        self._next: float = 0.0
+        self._next = 0.0
         self._pool = ThreadPoolExecutor(self.max_concurrency, thread_name_prefix="covey-judge")
         self._slots: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
