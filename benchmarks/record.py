@@ -17,7 +17,27 @@ from random import Random
 from covey.groups import Completion, Group, Prompt, Score, ScoredGroup
 from covey.runs import RunWriter
 
-WORDS = "so the sum of these two numbers gives a result which is close to what we need and then".split()
+WORDS = [
+    "so",
+    "the",
+    "sum",
+    "of",
+    "these",
+    "two",
+    "numbers",
+    "gives",
+    "a",
+    "result",
+    "which",
+    "is",
+    "close",
+    "to",
+    "what",
+    "we",
+    "need",
+    "and",
+    "then",
+]
 
 
 def step_groups(prompts: int, size: int, tokens: int, random: Random) -> list[ScoredGroup]:

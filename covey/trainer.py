@@ -457,7 +457,8 @@ class GRPOTrainer(Trainer):
             print(f"Plan\n{self.plan}\n{LOSS_STARTS_AT_ZERO}")
         self.window, self.nonfinite_steps = Window(), 0
         self.entropy_bonus = build.make_entropy_bonus(vars(self.args))
-        self._open_completion_log(0)
+        if not resume_from_checkpoint:
+            self._open_completion_log(0)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> Any:

@@ -23,7 +23,9 @@ def whole(completions, group_size):
 
 @pytest.mark.filterwarnings("ignore::covey.errors.CoveyWarning")
 @given(st.integers(2, 8), small, small, st.integers(1, 4), st.integers(1, 3))
-def test_an_optimizer_step_holds_whole_groups_and_no_smaller_step_would(group, micro, accumulation, ranks, passes):
+def test_an_optimizer_step_holds_whole_groups_and_no_smaller_step_would(
+    group, micro, accumulation, ranks, passes
+):
     plan = plan_of(group, micro, accumulation, ranks=ranks, iterations=passes)
     oracle = next(a for a in itertools.count(accumulation) if whole(micro * a * ranks, group))
     assert plan.accumulation == oracle
@@ -57,9 +59,13 @@ def test_micro_batches_of_all_ranks_partition_a_window(group, micro, accumulatio
 
 @pytest.mark.filterwarnings("ignore::covey.errors.CoveyWarning")
 @given(st.integers(2, 6), small, small, st.integers(1, 4), st.integers(1, 3))
-def test_an_optimizer_step_holds_the_same_completions_for_any_number_of_ranks(group, micro, accumulation, ranks, rounds):
+def test_an_optimizer_step_holds_the_same_completions_for_any_number_of_ranks(
+    group, micro, accumulation, ranks, rounds
+):
     """The law behind 'two processes give the same step as one'."""
-    plan = plan_of(group, micro, accumulation * group, ranks=ranks, steps_per_generation=accumulation * group * rounds)
+    plan = plan_of(
+        group, micro, accumulation * group, ranks=ranks, steps_per_generation=accumulation * group * rounds
+    )
     one = plan_of(
         group, micro, accumulation * group * ranks, steps_per_generation=accumulation * group * rounds * ranks
     )
@@ -70,7 +76,9 @@ def test_an_optimizer_step_holds_the_same_completions_for_any_number_of_ranks(gr
             for n in range(plan.accumulation)
             for i in plan.micro_batch_rows(rank, step * plan.accumulation + n)
         }
-        single = {i for n in range(one.accumulation) for i in one.micro_batch_rows(0, step * one.accumulation + n)}
+        single = {
+            i for n in range(one.accumulation) for i in one.micro_batch_rows(0, step * one.accumulation + n)
+        }
         assert many == single
 
 
@@ -78,7 +86,9 @@ def test_an_optimizer_step_holds_the_same_completions_for_any_number_of_ranks(gr
 @given(st.integers(2, 6), small, small, st.integers(1, 4))
 def test_the_owner_trains_on_the_first_completion_of_its_groups(group, micro, accumulation, ranks):
     plan = plan_of(group, micro, accumulation, ranks=ranks)
-    rows = {i: rank for rank in range(ranks) for n in range(plan.window) for i in plan.micro_batch_rows(rank, n)}
+    rows = {
+        i: rank for rank in range(ranks) for n in range(plan.window) for i in plan.micro_batch_rows(rank, n)
+    }
     for number in range(plan.prompts_per_window):
         assert plan.owner(number) == rows[number * group]
         if plan.keeps_groups_whole:
@@ -94,12 +104,26 @@ def test_the_founding_documents_settings_accumulate_two_micro_batches_and_say_so
 @pytest.mark.parametrize(
     ("given_", "words"),
     [
-        (dict(group_size=1, micro_batch=8, accumulation=1), ["num_generations is 1", "at least 2", "siblings"]),
-        (dict(group_size=4, micro_batch=2, accumulation=1, steps_per_generation=3), ["2 and 4", "generation_batch_size"]),
-        (dict(group_size=4, micro_batch=2, accumulation=2, generation_batch_size=7), ["7", "multiple of", "6 and 8"]),
-        (dict(group_size=2, micro_batch=2, accumulation=2, steps_per_generation=3), ["3", "2", "divide one another"]),
         (
-            dict(group_size=2, micro_batch=2, accumulation=1, steps_per_generation=2, generation_batch_size=8),
+            dict(group_size=1, micro_batch=8, accumulation=1),
+            ["num_generations is 1", "at least 2", "siblings"],
+        ),
+        (
+            dict(group_size=4, micro_batch=2, accumulation=1, steps_per_generation=3),
+            ["2 and 4", "generation_batch_size"],
+        ),
+        (
+            dict(group_size=4, micro_batch=2, accumulation=2, generation_batch_size=7),
+            ["7", "multiple of", "6 and 8"],
+        ),
+        (
+            dict(group_size=2, micro_batch=2, accumulation=2, steps_per_generation=3),
+            ["3", "2", "divide one another"],
+        ),
+        (
+            dict(
+                group_size=2, micro_batch=2, accumulation=1, steps_per_generation=2, generation_batch_size=8
+            ),
             ["means steps_per_generation 4", "steps_per_generation is 2"],
         ),
         (dict(group_size=2, micro_batch=2, accumulation=1, num_prompts=0), ["no rows"]),
@@ -130,5 +154,10 @@ def test_too_few_prompts_are_cycled_with_a_warning():
 
 def test_the_table_names_what_a_user_asks_about():
     text = str(plan_of(4, 8, 2, num_prompts=30, iterations=2, epochs=2))
-    for words in ("prompts per optimizer step", "16 (4 per prompt)", "passes over each sample", "optimizer steps in total"):
+    for words in (
+        "prompts per optimizer step",
+        "16 (4 per prompt)",
+        "passes over each sample",
+        "optimizer steps in total",
+    ):
         assert words in text, text

@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "AssertTests": "sandbox.rewards",
     "BoxedFormat": "rules.formats",
+    "CallTests": "sandbox.rewards",
     "CosineLength": "rules.lengths",
     "Countdown": "rules.countdown",
     "ExactMatch": "rules.exact",
@@ -22,7 +24,9 @@ _HOMES = {
     "RewardModel": "neural.reward_model",
     "RewardTable": "batch",
     "SameAnswer": "rules.equivalence",
+    "Sandbox": "sandbox.sandbox",
     "SoftOverlong": "rules.lengths",
+    "StdioTests": "sandbox.rewards",
     "Tagged": "rules.formats",
     "ThinkFormat": "rules.formats",
     "as_rewards": "reward",

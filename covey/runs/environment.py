@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from covey import __version__
+
 LIBRARIES = (
-    "covey", "torch", "transformers", "accelerate", "peft", "datasets", "numpy", "pyarrow", "safetensors", "tokenizers",
+    "torch", "transformers", "accelerate", "peft", "datasets", "numpy", "pyarrow", "safetensors", "tokenizers",
     "math-verify", "bitsandbytes", "vllm", "flash-attn", "deepspeed",
 )  # fmt: skip
 
@@ -50,7 +52,7 @@ def environment() -> dict[str, Any]:
 
 def libraries() -> dict[str, str]:
     """Installed version by name, without importing any."""
-    found = {}
+    found = {"covey": __version__}
     for name in LIBRARIES:
         try:
             found[name] = metadata.version(name)

@@ -23,9 +23,10 @@ Clusters = Sequence[Sequence[float]]
 def group_statistics(groups: Sequence[ScoredGroup], tasks: Sequence[str | None]) -> dict[str, float]:
     """Numbers of one batch by name; a name is missing where there is nothing to measure.
 
-    Names: `groups`, `completions`; `reward/mean|se|signal_share|failed_share|unscored_share`; `rewards/<reward>/mean|se|count|min|max|
-    constant_share|not_applicable_share|gated_share|failed_share`; `tasks/<task>/mean|se|count`; `length/mean|se|min|max`;
-    `duplicate_share`, `truncated_share`, `empty_share`, `reward_length_correlation`.
+    Names: `groups`, `completions`; `reward/mean|se|groups|signal_share|failed_share|unscored_share`;
+    `rewards/<reward>/mean|se|groups|count|min|max|constant_share|not_applicable_share|gated_share|failed_share`;
+    `tasks/<task>/mean|se|groups|count`; `length/mean|se|groups|min|max`; `duplicate_share`, `truncated_share`,
+    `empty_share`, `reward_length_correlation`. `se` is a standard error, `groups` the groups that it rests on.
     """
     numbers: dict[str, float] = {"groups": len(groups), "completions": sum(len(g.totals) for g in groups)}
     numbers |= _rewards_in_total(groups)
@@ -54,7 +55,7 @@ def clustered_mean(clusters: Clusters) -> tuple[float | None, float | None]:
 
 def _mean_and_error(name: str, clusters: Clusters) -> dict[str, float]:
     mean, error = clustered_mean(clusters)
-    numbers = {f"{name}/mean": mean, f"{name}/se": error}
+    numbers = {f"{name}/mean": mean, f"{name}/se": error, f"{name}/groups": sum(map(bool, clusters))}
     return {key: value for key, value in numbers.items() if value is not None}
 
 

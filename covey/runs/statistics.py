@@ -158,14 +158,14 @@ def pass_at_k(count: int, correct: int, k: int) -> float:
 
 
 def pass_at_k_interval(
-    outcomes: Sequence[Sequence[float | bool]], k: int, confidence: float = 0.95
+    outcomes: Sequence[Sequence[float | bool]], k: int, confidence: float = 0.95, resamples: int = 2000
 ) -> Interval:
     """pass@k over prompts, each with its own number of completions, with a bootstrap interval over prompts.
 
     Prompts with fewer than k completions are left out.
     """
     kept = [pass_at_k(len(o), sum(map(bool, o)), k) for o in outcomes if len(o) >= k]
-    return bootstrap_interval(kept, confidence=confidence)
+    return bootstrap_interval(kept, confidence=confidence, resamples=resamples)
 
 
 def average_at_k(outcomes: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:

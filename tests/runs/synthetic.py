@@ -179,6 +179,7 @@ def metrics(
         found[f"rewards/{name}/count"] = statistics.get(f"rewards/{name}/count", 0.0)
         values = [s.value for g in groups for s in g.scores.get(name, ()) if s.value is not None]
         found[f"rewards/{name}/std"] = _std(values)
+        found[f"rewards/{name}/failed"] = statistics.get(f"rewards/{name}/failed_share", 0.0)
         found[f"rewards/{name}/advantage_share"] = shares[name] / sum(shares.values())
     for task in story.tasks:
         found[f"tasks/{task}/reward"] = statistics.get(f"tasks/{task}/mean", 0.0)

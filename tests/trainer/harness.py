@@ -26,7 +26,9 @@ MANY_ENDS = {"eos_token_id": [EOS, *range(30, 60)]}
 
 
 def rows(count: int = 8, **columns: list[Any]) -> Dataset:
-    return Dataset.from_dict({"prompt": [f"say {chr(97 + i % 26)}{'!' * (i % 3)}" for i in range(count)], **columns})
+    return Dataset.from_dict(
+        {"prompt": [f"say {chr(97 + i % 26)}{'!' * (i % 3)}" for i in range(count)], **columns}
+    )
 
 
 def chats(count: int = 8, **columns: list[Any]) -> Dataset:
@@ -112,7 +114,9 @@ def advantages(rewards: list[Any], size: int, epsilon: float = 1e-4) -> list[flo
 def prompt_ids(tokenizer: Any, prompt: Any) -> list[int]:
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
-    return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
+    return list(
+        tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    )
 
 
 def expected_step(
@@ -133,7 +137,9 @@ def expected_step(
     sums, counts = [], []
     for prompt, completion, advantage, keep in zip(prompts, ids, advantages, kept, strict=True):
         start = prompt_ids(tokenizer, prompt)
-        logits = model(input_ids=torch.tensor([start + completion])).logits[0, len(start) - 1 : -1] / temperature
+        logits = (
+            model(input_ids=torch.tensor([start + completion])).logits[0, len(start) - 1 : -1] / temperature
+        )
         logp = torch.log_softmax(logits, -1).gather(1, torch.tensor(completion)[:, None])[:, 0]
         sums.append(-logp.sum() * advantage * float(keep))
         counts.append(len(completion) if keep else 0)
@@ -146,7 +152,9 @@ def expected_step(
         loss = sum(sums) / (total * max_length)
     else:
         cuts = [range(i, min(i + micro, total)) for i in range(0, total, micro)]
-        loss = sum(sum(sums[i] for i in cut) / max(sum(counts[i] for i in cut), 1) for cut in cuts) / len(cuts)
+        loss = sum(sum(sums[i] for i in cut) / max(sum(counts[i] for i in cut), 1) for cut in cuts) / len(
+            cuts
+        )
     loss.backward()
     return {name: -p.grad for name, p in model.named_parameters() if p.grad is not None}
 

@@ -213,7 +213,10 @@ def test_several_steps_per_generation_each_train_on_their_own_completions(tmp_pa
         (tmp_path / "m" / "tokenizer_config.json").read_text()
     )
     second = expected_step(
-        str(tmp_path / "moved"), recorder.all("prompts")[4:], recorder.all("ids")[4:], advantages(REWARDS[4:], 4)
+        str(tmp_path / "moved"),
+        recorder.all("prompts")[4:],
+        recorder.all("ids")[4:],
+        advantages(REWARDS[4:], 4),
     )
     got = step_taken(trainer, folder)
     # The ratio of the second step is 1 to first order in the learning rate.

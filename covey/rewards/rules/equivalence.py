@@ -13,10 +13,12 @@ from fractions import Fraction
 from typing import Any
 
 from covey.groups import PromptContent
+from covey.rewards.failure import Failure
 from covey.rewards.rules.arithmetic import parse_expression
 from covey.rewards.rules.extract import Source, answers, check_sources, last_boxed
 from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
 from covey.rewards.rules.numbers import exact_number
+from covey.rewards.rules.symbolic import Verdict, symbolic
 
 MAX_CHARACTERS = 2_000
 """Longer answers are no answers."""
@@ -65,27 +67,50 @@ class SameAnswer:
         **columns: Any,
     ) -> list[float | None]:
         given = golds(self.gold, columns, self.__name__)
-        wanted = [gold_answer(gold) for gold in given]
         found = answers(completions, prompts, self.sources)
-        scores = [exact_verdict(gold, answer) for gold, answer in zip(wanted, found, strict=True)]
-        note_unreadable(given, wanted, log_metric)
-        return scores
+        verdicts = compare_answers(
+            [gold_answer(g) for g in given], found, self.seconds if self.symbolic else None
+        )
+        note_unreadable(given, [None if v == "unreadable" else v for v in verdicts], log_metric)
+        return [_score(verdict) for verdict in verdicts]
 
 
-def exact_verdict(gold: str | None, answer: str | None) -> float | None:
-    if gold is None:
-        return None
-    if answer is None or len(answer) > MAX_CHARACTERS:
-        return 0.0
-    plain_gold, plain_answer = plain(gold), plain(answer)
+def _score(verdict: Verdict) -> float | None:
+    if verdict == "failed":
+        return Failure("math-verify's worker could not be started")
+    return None if verdict == "unreadable" else float(verdict == "same")
+
+
+def compare_answers(
+    golds: Sequence[str | None], answers: Sequence[str | None], seconds: float | None
+) -> list[Verdict]:
+    """One verdict per pair: exactly where that is possible, else by math-verify within `seconds` (None: different)."""
+    verdicts = [exact_verdict(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
+    open_rows = [i for i, verdict in enumerate(verdicts) if verdict is None]
+    if seconds is None or not open_rows:
+        return [verdict or "different" for verdict in verdicts]
+    pairs = [(plain(golds[i] or ""), plain(answers[i] or "")) for i in open_rows]
+    for i, verdict in zip(open_rows, symbolic().compare(pairs, seconds), strict=True):
+        verdicts[i] = verdict
+    return [verdict or "different" for verdict in verdicts]
+
+
+def exact_verdict(gold: str | None, answer: str | None) -> Verdict | None:
+    """The verdict where text, words or rationals decide; None where computer algebra has to."""
+    plain_gold = plain(gold) if gold is not None else ""
+    if not plain_gold:
+        return "unreadable"
+    plain_answer = plain(answer) if answer is not None and len(answer) <= MAX_CHARACTERS else ""
     if not plain_answer:
-        return 0.0
+        return "different"
     if plain_gold == plain_answer:
-        return 1.0
+        return "same"
     if _is_words(plain_gold):
-        return float(plain_gold.casefold() == plain_answer.casefold())
-    numbers = rational(plain_gold), rational(plain_answer)
-    return float(None not in numbers and numbers[0] == numbers[1])
+        return "same" if plain_gold.casefold() == plain_answer.casefold() else "different"
+    wanted, given = rational(plain_gold), rational(plain_answer)
+    if wanted is None or given is None:
+        return None
+    return "same" if wanted == given else "different"
 
 
 def gold_answer(gold: Any) -> str | None:
@@ -101,7 +126,7 @@ def gold_answer(gold: Any) -> str | None:
     return text or None
 
 
-_DROPPED = re.compile(r"\\(?:left|right|[,!;:]|displaystyle)(?![A-Za-z])|\\[()\[\]]|\{,\}|\$")
+_DROPPED = re.compile(r"\\\$|\\(?:left|right|[,!;:]|displaystyle)(?![A-Za-z])|\\[()\[\]]|\{,\}|\$")
 _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|[×·]")
 _OVER = re.compile(r"\\div(?![A-Za-z])|÷")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s?\{([^{}]*)\}")
@@ -111,7 +136,7 @@ def plain(answer: str) -> str:
     """An answer without what only concerns its looks."""
     text = _DROPPED.sub("", answer)
     text = _OVER.sub("/", _TIMES.sub("*", text)).replace("−", "-").replace("\\dfrac", "\\frac")
-    text = _TEXT.sub(r"\1", text.replace("\\tfrac", "\\frac"))
+    text = _TEXT.sub(r"\1", text.replace("\\tfrac", "\\frac").replace("**", "^"))
     return " ".join(text.split()).strip("*_`").removesuffix(".").strip()
 
 
@@ -120,18 +145,25 @@ def rational(text: str) -> Fraction | None:
     number = exact_number(text)
     if number is not None:
         return number
-    expression = parse_expression(_without_fractions(text))
+    expression = parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(_fraction, text)))
     return None if expression is None else expression.value()
 
 
 _SIMPLE_FRACTION = re.compile(
     r"\\frac(?:\{(-?[0-9]{1,400})\}|([0-9]))(?:\{(-?[0-9]{1,400})\}|([0-9]))", re.ASCII
 )
+_POWER = re.compile(r"(?<![0-9.)}])([0-9]{1,6})\^(?:\{(-?[0-9]{1,2})\}|([0-9])(?![0-9]))(?!\^)", re.ASCII)
 
 
-def _without_fractions(text: str) -> str:
-    """`\\frac{a}{b}` of integers, and `\\frac12`, as `(a/b)`."""
-    return _SIMPLE_FRACTION.sub(lambda m: f"(({m[1] or m[2]})/({m[3] or m[4]}))", text)
+def _fraction(match: re.Match[str]) -> str:
+    """`\\frac{a}{b}` of integers, and `\\frac12`, as `((a)/(b))`."""
+    return f"(({match[1] or match[2]})/({match[3] or match[4]}))"
+
+
+def _power(match: re.Match[str]) -> str:
+    """A power of two small integers as its value: at most a million to the 99th, 600 digits."""
+    base, exponent = int(match[1]), int(match[2] or match[3])
+    return str(base**exponent) if exponent >= 0 else f"(1/{base**-exponent})"
 
 
 def _is_words(text: str) -> bool:

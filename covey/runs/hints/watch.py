@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,23 +89,48 @@ class HintWatch:
 
 def watch_record(folder: Path) -> HintWatch:
     """Go through a record as if the run were going on, at most `MAX_LOOKS` looks."""
-    header = read_header(folder)
     steps = list(read_lines(folder / schema.STEPS))
-    stride = max(1, len(steps) // MAX_LOOKS)
-    patience = max(PATIENCE, 2 * stride)
-    watch = HintWatch(header.get("settings"), header.get("rewards"), header.get("model"), patience)
     statistics = {line["step"]: line["numbers"] for line in read_lines(folder / schema.STATISTICS)}
-    evaluations = sorted(read_evaluations(folder), key=lambda line: line["step"])
+    watch = begin_watch(folder, len(steps))
+    replay(watch, steps, statistics, read_evaluations(folder), stride_for(len(steps)))
+    return watch
+
+
+def begin_watch(folder: Path, steps: int = 0) -> HintWatch:
+    """A watch that has seen nothing yet, for the run of a record, of which so many steps are looked at in one go."""
+    header = read_header(folder)
+    patience = max(PATIENCE, 2 * stride_for(steps))
+    return HintWatch(header.get("settings"), header.get("rewards"), header.get("model"), patience)
+
+
+def stride_for(steps: int) -> int:
+    """Steps from one look to the next."""
+    return max(1, steps // MAX_LOOKS)
+
+
+def replay(
+    watch: HintWatch,
+    steps: Sequence[Mapping[str, Any]],
+    statistics: Mapping[int, Mapping[str, float]],
+    evaluations: Sequence[Mapping[str, Any]],
+    stride: int = 1,
+) -> None:
+    """Feed recorded lines to a watch, each evaluation before the first step that came after it."""
+    waiting = sorted(evaluations, key=lambda line: line["step"])
     for position, line in enumerate(steps):
-        while evaluations and evaluations[0]["step"] <= line["step"]:
-            evaluation = evaluations.pop(0)
-            watch.evaluation(
-                evaluation["name"], evaluation["step"], evaluation["metrics"], evaluation["rows"]
-            )
+        while waiting and waiting[0]["step"] < line["step"]:
+            _feed(watch, waiting.pop(0))
         watch.history.add(line["step"], line["metrics"], statistics.get(line["step"]))
         if position % stride == 0 or position == len(steps) - 1:
             watch.look()
-    return watch
+    for line in waiting:
+        _feed(watch, line)
+    if waiting and steps:
+        watch.look()
+
+
+def _feed(watch: HintWatch, line: Mapping[str, Any]) -> None:
+    watch.evaluation(line["name"], line["step"], line["metrics"], line["rows"])
 
 
 def _findings(history: History) -> Iterator[tuple[Rule, Finding]]:
