@@ -67,9 +67,11 @@ class Forward:
         return packed(self.causal) if self._packs(batch) else nullcontext()
 
     def _packs(self, batch: MicroBatch) -> bool:
+        if self.window is not None and longest_sequence(batch) > self.window:
+            return False
         if self.is_fast and not self.is_checked:
             self._check(batch)
-        return self.is_fast and (self.window is None or longest_sequence(batch) <= self.window)
+        return self.is_fast
 
     @torch.no_grad()
     def _check(self, batch: MicroBatch) -> None:
