@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -48,14 +48,19 @@ from covey.sample.loader import (
 from covey.sample.native import NativeEngine
 from covey.sample.prompts import Overlong, PromptReader, seed_keys
 from covey.sample.settings import GenerationOptions, Sampling, generation_options
-from covey.score.advantages import Scale, estimator
+from covey.score.advantages import Scale
+from covey.score.estimators import estimator
 from covey.score.scorer import Scorer, completion_metrics
+from covey.score.shaping import Shaping
 from covey.score.signals import Signals
+from covey.update import build
 from covey.update.assemble import assemble
-from covey.update.batch import MicroBatch, samples_of
+from covey.update.batch import MicroBatch, Sample, micro_batch, samples_of
 from covey.update.forward import Forward
-from covey.update.objective import Clip, masked_mean, objective
+from covey.update.kl import completion_divergences, k3
+from covey.update.objective import Objective
 from covey.update.reference import Reference
+from covey.update.terms import Loss, loss_terms
 from covey.update.window import Window
 
 T = TypeVar("T")
@@ -89,6 +94,8 @@ class GRPOTrainer(Trainer):
         peft_config: train this adapter instead of all weights.
         model_init_kwargs: arguments for from_pretrained, when the model is given by name.
         quantization_config: quantises the frozen weights of a model given by name.
+        loss: a loss of your own, in place of the one that `args.loss_type` names: a function of
+            `covey.update.terms.LossTerms` that returns one loss per token. `args.loss_type` says how they are summed.
 
     Overridden hooks of `transformers.Trainer`: `get_train_dataloader` (rows of a window), `get_batch_samples`,
     `compute_loss`, `evaluate` (samples and scores; no loss), `log` (adds the metrics of the steps), and those that save,
@@ -119,8 +126,12 @@ class GRPOTrainer(Trainer):
         peft_config: Any = None,
         model_init_kwargs: dict[str, Any] | None = None,
         quantization_config: Any = None,
+        loss: Loss | None = None,
     ) -> None:
         args = args or GRPOConfig(output_dir=f"{Path(loading.model_name(model)).name or 'model'}-GRPO")
+        settings = vars(args)
+        if loss is not None:
+            build.check_own_loss(settings, {f.name: f.default for f in fields(args)})
         rewards = loading.load_rewards(reward_funcs, reward_processing_classes, args.device)
         weights = _weights(rewards, args.reward_weights)
         _check_columns(rewards, train_dataset, "train_dataset")
@@ -175,12 +186,19 @@ class GRPOTrainer(Trainer):
             self.accelerator.autocast,
         )
         estimate = estimator(
-            args.multi_objective_aggregation, cast(Scale, args.scale_rewards), list(weights.values())
+            args.advantage_estimator,
+            args.multi_objective_aggregation,
+            cast(Scale, args.scale_rewards),
+            list(weights.values()),
         )
         fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
-        self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index)
-        high = args.epsilon if args.epsilon_high is None else args.epsilon_high
-        self.clip = Clip(args.epsilon, high, args.delta)
+        shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
+        self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index, shaping)
+        self.objective: Objective = build.make_objective(settings, loss)
+        self.reduction = build.make_reduction(settings)
+        self.selection = build.make_selection(settings, loss)
+        self.entropy_bonus = build.make_entropy_bonus(settings)
+        self.needs_every_row = build.needs_every_row(settings, loss)
         self.reference = Reference(self.model) if args.beta else None
         if args.sync_ref_model:
             self.add_callback(SyncReference(self))
@@ -196,6 +214,7 @@ class GRPOTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, MicroBatch]], Tensor | None]:
         """The micro-batches of the next optimizer step; samples and scores where the last round is used up."""
+        self.entropy_bonus.next_step(self._gather)
         rows = [row for _ in range(num_batches) for row in next(epoch_iterator, ())]
         if self.window.is_spent:
             if not rows:
@@ -228,7 +247,7 @@ class GRPOTrainer(Trainer):
 
     def _score(self, groups: list[Group]) -> list[ScoredGroup]:
         with self._timed("score"):
-            scored, metrics = self.scorer.score(groups, self.state)
+            scored, metrics = self.scorer.score(groups, self.state, self._kl_penalties(groups))
         self.ledger.add(merge(metrics, completion_metrics(groups), _token_metrics(groups)))
         self.signals.check(groups, scored, self.state.global_step)
         self._record(scored)
@@ -260,19 +279,11 @@ class GRPOTrainer(Trainer):
         new, entropy = self._logprobs(model, batch)
         if batch.old is None:
             batch.old = new.detach()
-        loss, metrics = objective(
-            new,
-            batch.old,
-            batch.advantages[batch.row],
-            batch.weights[batch.row],
-            batch.mask,
-            self.clip,
-            batch.reference,
-            self.args.beta,
-            self.args.use_bias_correction_kl,
-        )
-        metrics["entropy"] = masked_mean(entropy, batch.mask)
-        metrics["advantages/mean_abs"] = Mean.of(batch.advantages.abs().tolist())
+        loss, metrics = self.objective(loss_terms(batch, new, entropy), self.entropy_bonus.present)
+        self.entropy_bonus.observe(cast(Mean, metrics["entropy"]))
+        metrics["update/dropped_share"] = Mean(batch.num_dropped, batch.num_dropped + batch.num_rows)
+        if self.entropy_bonus.is_used:
+            metrics["entropy_coef"] = Mean(self.entropy_bonus.present)
         self.ledger.add(metrics)
         # Gradients are averaged over processes; the weights already hold the totals over all of them.
         return loss * self.args.world_size
@@ -281,10 +292,7 @@ class GRPOTrainer(Trainer):
         """This process's micro-batches of a window, with the log-probabilities that the objective compares with."""
         samples = samples_of(scored, self.args.mask_truncated_completions)
         cut = [[(i, samples[i]) for i in self._rows_of(number)] for number in range(self.plan.window)]
-        args = self.args
-        batches = assemble(
-            cut, self.plan.accumulation, args.loss_type, args.max_completion_length, self._gather
-        )
+        batches = assemble(cut, self.plan.accumulation, self.reduction, self._gather, self.needs_every_row)
         with self._timed("update"):
             return self._with_logprobs([b.to(device) for b in batches])
 
@@ -301,13 +309,42 @@ class GRPOTrainer(Trainer):
         The first optimizer step of a window trains the policy that sampled: its old log-probabilities are its own, and
         are kept when they are computed, for the passes to come.
         """
+        entropies = []
         for number, batch in enumerate(batches):
-            if number >= self.plan.accumulation:
-                batch.old = self._logprobs(self.model, batch)[0]
-            if self.reference is not None:
-                with self.reference.lent_to(self.model) as reference:
-                    batch.reference = self._logprobs(reference, batch)[0]
+            if number >= self.plan.accumulation or self.selection.is_needed:
+                batch.old, entropy = self._logprobs(self.model, batch)
+                entropies.append(entropy)
+            if self.reference is not None and not self.args.kl_in_reward:
+                batch.reference = self._reference_logprobs(batch)
+        if self.selection.is_needed:
+            for first in range(0, len(batches), self.plan.accumulation):
+                step = slice(first, first + self.plan.accumulation)
+                self.selection.choose(batches[step], entropies[step], self._gather)
         return batches
+
+    @torch.no_grad()
+    def _kl_penalties(self, groups: Sequence[Group]) -> list[float] | None:
+        """What the divergence to the reference takes off the reward of each completion; None where it is in the loss."""
+        if not self.args.kl_in_reward:
+            return None
+        samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
+        size, penalties = self.args.per_device_train_batch_size, []
+        for first in range(0, len(samples), size):
+            part = samples[first : first + size]
+            batch = micro_batch(part, range(first, first + len(part)), [1.0] * len(part)).to(self.args.device)
+            batch.reference = self._reference_logprobs(batch)
+            terms = loss_terms(batch, batch.sampled)
+            assert terms.reference is not None
+            penalties += completion_divergences(
+                self.objective.kl_estimator, terms.sampled, terms.reference, terms.row, terms.num_rows
+            )
+            self.ledger.add({"kl": terms.mean(k3(terms.sampled, terms.reference))})
+        return [self.args.beta * p for p in penalties]
+
+    def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
+        assert self.reference is not None, "made where beta is not 0"
+        with self.reference.lent_to(self.model) as reference:
+            return self._logprobs(reference, batch)[0]
 
     def _logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         with self.accelerator.autocast():
@@ -421,6 +458,7 @@ class GRPOTrainer(Trainer):
         if self.is_world_process_zero():
             print(f"Plan\n{self.plan}\n{LOSS_STARTS_AT_ZERO}")
         self.window, self.nonfinite_steps = Window(), 0
+        self.entropy_bonus = build.make_entropy_bonus(vars(self.args))
         if not resume_from_checkpoint:
             self._open_completion_log(0)
         return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -463,7 +501,7 @@ class GRPOTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
         moved = self.reference if self.args.sync_ref_model and self.args.should_save else None
-        save_state(folder, self.args.process_index, self.window, self.ledger, moved)
+        save_state(folder, self.args.process_index, self.window, self.ledger, self.entropy_bonus, moved)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Called while a checkpoint is loaded, with the state of the run already known."""
@@ -472,7 +510,15 @@ class GRPOTrainer(Trainer):
             return
         position = self.state.global_step * self.plan.accumulation % self.plan.window_passes
         moved = self.reference if self.args.sync_ref_model else None
-        load_state(checkpoint, self.args.process_index, position, self.window, self.ledger, moved)
+        load_state(
+            checkpoint,
+            self.args.process_index,
+            position,
+            self.window,
+            self.ledger,
+            self.entropy_bonus,
+            moved,
+        )
         self._open_completion_log(self.state.global_step)
         for batch in self.window.batches:
             vars(batch).update(vars(batch.to(self.args.device)))

@@ -5,14 +5,15 @@ import math
 import pytest
 
 from covey.rewards.contract import Reward
-from covey.score.advantages import estimator
+from covey.score.estimators import estimator
 from covey.score.scorer import Scorer, completion_metrics
+from covey.score.shaping import Shaping
 
 
 def scorer(weights, *functions, aggregation="sum_then_normalize", **kwargs):
     rewards = [Reward(f, f.__name__) for f in functions]
     named = {r.name: w for r, w in zip(rewards, weights, strict=True)}
-    return Scorer(rewards, named, estimator(aggregation, "group", weights), **kwargs)
+    return Scorer(rewards, named, estimator("grpo", aggregation, "group", weights), **kwargs)
 
 
 def numbers(name, *values):
@@ -95,7 +96,7 @@ def test_statistics_beyond_a_group_are_taken_over_all_ranks(group):
         return everything
 
     both = scorer([1], numbers("f", 1, 0, 10, 4))
-    both.estimate = estimator("sum_then_normalize", "batch", [1.0])
+    both.estimate = estimator("grpo", "sum_then_normalize", "batch", [1.0])
     (left, right), _ = both.score([group("a", "b"), group("c", "d")])
     first = scorer([1], numbers("f", 1, 0))
     first.score([group("a", "b")])
@@ -122,3 +123,33 @@ def test_lengths_are_those_of_the_tokens(group):
     assert metrics["completions/clipped_ratio"] == pytest.approx(1 / 3)
     assert metrics["completions/mean_terminated_length"] == 2
     assert metrics["completions/max_terminated_length"] == 3
+
+
+def test_shaping_moves_advantages_and_not_the_reward(group):
+    s = scorer([1], numbers("f", 1, 1, 0, 1))
+    s.shaping = Shaping(truncated_reward=0.0)
+    cut = group("a", "b", "c", "d", truncated=(1,))
+    (scored,), metrics = s.score([cut])
+    assert scored.totals == (1.0, 1.0, 0.0, 1.0)
+    assert scored.advantages == pytest.approx((0.86588, -0.86588, -0.86588, 0.86588), abs=1e-5)
+    assert metrics["reward"].value == 0.75
+    s.shaping = Shaping(truncated_in_baseline=False)
+    (scored,), _ = s.score([cut])
+    # mean and spread of 1, 0, 1
+    assert scored.advantages == pytest.approx((0.57725, 0.0, -1.15450, 0.57725), abs=1e-5)
+
+
+def test_penalties_are_taken_off_before_advantages(group):
+    s = scorer([1], numbers("f", 1, 1))
+    (scored,), metrics = s.score([group("a", "b")], penalties=[0.5, 0.0])  # 0.5 and 1: deviation 0.353553
+    assert scored.totals == (1.0, 1.0)
+    assert scored.advantages == pytest.approx((-0.70691, 0.70691), abs=1e-5)
+    assert metrics["reward/kl_penalty"].value == 0.25
+    assert metrics["advantages/mean_abs"].value == pytest.approx(0.70691, abs=1e-5)
+
+
+def test_estimators_see_the_lengths(group):
+    s = scorer([1], numbers("f", 1, 0))
+    s.estimate = estimator("opo")
+    (scored,), _ = s.score([group("a", "bcd")])
+    assert scored.advantages == pytest.approx((0.75, -0.25))
