@@ -51,7 +51,7 @@ class CheckReport:
     rewards: dict[str, RewardStatistics] = field(default_factory=dict)
 
     def add(self, severity: Severity, reward: str, check: str, text: str) -> None:
-        self.findings.append(Finding(severity, reward, check, text))
+        self.findings.append(Finding(severity, reward, check, _printable(text)))
 
     @property
     def errors(self) -> list[Finding]:
@@ -86,6 +86,11 @@ class CheckReport:
         counts = {mark: sum(f.severity == mark for f in self.findings) for mark in MARKS}
         end = f"{counts['error']} errors, {counts['warning']} warnings, {counts['note']} notes"
         return f"{self.num_rows} rows, completions from {self.source}\n\n{table}\n\n{found or 'Nothing found.'}\n\n{end}"
+
+
+def _printable(text: str) -> str:
+    """Text of completions ends up here; nothing in it may move a terminal's cursor."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _cells(name: str, statistics: RewardStatistics) -> tuple[str, ...]:
