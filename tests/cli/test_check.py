@@ -25,9 +25,9 @@ def data(tmp_path, monkeypatch):
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(map(json.dumps, ROWS)))
     (tmp_path / "own_rewards.py").write_text(
-        "from covey.rewards import Mixture, SameAnswer, reward\n"
+        "from covey.rewards import ExactMatch, Mixture, reward\n"
         "def generous(completions, **_): return [1.0] * len(completions)\n"
-        "mixture = Mixture(reward(SameAnswer(), tasks='sum'))\n"
+        "mixture = Mixture(reward(ExactMatch(), tasks='sum'))\n"
     )
     return path
 
@@ -46,7 +46,7 @@ def test_a_bad_reward_gives_status_1_and_says_why(data, capsys):
 def test_a_mixture_by_import_path_as_json(data, capsys):
     assert command(data, "--reward", "own_rewards:mixture", "--rows", 3, "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["num_rows"] == 3 and report["rewards"]["same_answer"]["rows_by_task"] == {"sum": 3}
+    assert report["num_rows"] == 3 and report["rewards"]["exact_match"]["rows_by_task"] == {"sum": 3}
 
 
 def test_completions_of_a_file(data, tmp_path, capsys):

@@ -159,17 +159,16 @@ def check_latency(trial: Trial, samples: Sequence[Sample], report: CheckReport) 
 def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
     """Hostile completions pay nothing, take no time, and raise nothing."""
     name, compares = trial.reward.name, _looks_at_answers(trial, rows)
-    for row in rows[:2]:
-        for attack, text in attacks(row).items():
-            outcome, seconds = trial.timed((row, like_prompt(row["prompt"], text)))
-            if outcome.fault:
-                report.add("error", name, "attack", f"the attack {attack!r}: {outcome.fault}")
-            elif outcome.value is not None and outcome.value > 0 and (compares or attack not in SHAPE_ONLY):
-                severity: Severity = "error" if outcome.value >= FULL_MARKS else "warning"
-                report.add(severity, name, "attack", f"pays {outcome.value:g} for the attack {attack!r}.")
-            if seconds > SLOW_ATTACK_SECONDS:
-                report.add("warning", name, "attack", f"takes {seconds:.1f} s for the attack {attack!r}.")
-    report.findings[:] = list(dict.fromkeys(report.findings))
+    row = rows[0]
+    for attack, text in attacks(row).items():
+        outcome, seconds = trial.timed((row, like_prompt(row["prompt"], text)))
+        if outcome.fault:
+            report.add("error", name, "attack", f"the attack {attack!r}: {outcome.fault}")
+        elif outcome.value is not None and outcome.value > 0 and (compares or attack not in SHAPE_ONLY):
+            severity: Severity = "error" if outcome.value >= FULL_MARKS else "warning"
+            report.add(severity, name, "attack", f"pays {outcome.value:g} for the attack {attack!r}.")
+        if seconds > SLOW_ATTACK_SECONDS:
+            report.add("warning", name, "attack", f"takes {seconds:.1f} s for the attack {attack!r}.")
 
 
 def _compare(
