@@ -30,6 +30,7 @@ _HOMES = {
     "MultipleChoice": "rules.choice",
     "NumberMatch": "rules.numbers",
     "OpenAIClient": "neural.client",
+    "ReasoningGym": "reasoning_gym",
     "Repetition": "rules.repetition",
     "Reward": "contract",
     "reward": "decorator",

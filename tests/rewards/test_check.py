@@ -79,7 +79,9 @@ BUNDLED = {
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_rewards_pass_their_own_check(name, monkeypatch):
-    monkeypatch.setattr("covey.rewards.checks.probes.SLOW_ATTACK_SECONDS", 60.0)  # others use this machine too
+    monkeypatch.setattr(
+        "covey.rewards.checks.probes.SLOW_ATTACK_SECONDS", 60.0
+    )  # others use this machine too
     bundled, rows = BUNDLED[name]
     report = check_rewards(bundled, rows, num_rows=6)
     assert report.exit_code == 0, str(report)
