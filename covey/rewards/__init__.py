@@ -46,6 +46,7 @@ _HOMES = {
     "StdioTests": "sandbox.rewards",
     "Steps": "schedules",
     "Tagged": "rules.formats",
+    "text_of": "text",
     "ThinkFormat": "rules.formats",
 }
 
