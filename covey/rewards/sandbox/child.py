@@ -21,6 +21,10 @@ REAP_SECONDS = 10.0
 """How long the end of a killed child may take to be reported, on a busy machine."""
 
 
+COUNTED = 0.5
+"""The kernel keeps the limit by counting ticks and reports time as it was spent; on a busy machine the two differ."""
+
+
 class ChildEnded(Exception):
     """The child's end of the channel is closed, or it said something that is no message."""
 
@@ -48,7 +52,7 @@ class Exit:
         if self.signaled and self.code == signal.SIGPROF:
             return True
         by_limit = self.signaled and self.code in (signal.SIGXCPU, signal.SIGKILL)
-        return by_limit and self.cpu_seconds >= limits.cpu_seconds * 0.9
+        return by_limit and self.cpu_seconds >= limits.cpu_seconds * COUNTED
 
 
 class Child:

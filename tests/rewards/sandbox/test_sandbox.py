@@ -84,6 +84,16 @@ def test_stdio(sandbox):
     assert "ValueError" in grade.verdicts[4].detail
 
 
+def test_a_program_that_hangs_on_every_input_is_not_run_on_all_of_them(sandbox):
+    job = StdioJob(
+        "import time\nif input() != 'fast': time.sleep(60)\nprint(1)", (("fast", "1"), *[("slow", "1")] * 9)
+    )
+    started = time.monotonic()
+    grade = sandbox.grade(job)
+    assert [v.status for v in grade.verdicts] == ["ok", "timeout", "timeout", *["wrong"] * 7]
+    assert grade.status == "timeout" and time.monotonic() - started < 8
+
+
 @pytest.mark.parametrize(
     "code",
     [
