@@ -11,7 +11,8 @@ from covey.config import GRPOConfig
 from covey.errors import ConfigError, CoveyWarning, RewardError
 from covey.plan import Plan, make_plan
 from covey.rewards.batch import RESERVED
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
+from covey.rewards.mixture import Mixture
 from covey.sample.loader import column_names, is_map_style
 from covey.sample.prompts import Overlong, PromptReader
 from covey.sample.settings import GenerationOptions, Sampling, generation_options
@@ -20,18 +21,20 @@ MOST_TASKS = 100
 """More values than this in the task column are identities of rows, not tasks."""
 
 
-def reward_weights(rewards: Sequence[Reward], given: Sequence[float] | None) -> dict[str, float]:
-    """Weight by name; 1 each where none are given.
+def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str, float]:
+    """Weight by name: those of the settings, or else those that the rewards bring along.
 
     Raises:
         ConfigError: another number of weights than of rewards.
     """
-    if given is not None and len(given) != len(rewards):
+    if given is None:
+        return rewards.weights
+    if len(given) != len(rewards):
         raise ConfigError(
             f"reward_weights has {len(given)} weights for {len(rewards)} rewards ({', '.join(r.name for r in rewards)}). "
             "Give one per reward."
         )
-    return {r.name: float(w) for r, w in zip(rewards, given or [1.0] * len(rewards), strict=True)}
+    return {r.name: float(w) for r, w in zip(rewards, given, strict=True)}
 
 
 def check_columns(rewards: Sequence[Reward], train_dataset: Any, eval_dataset: Any) -> None:

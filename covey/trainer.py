@@ -34,6 +34,7 @@ from covey.hardware import peak_memory_mb
 from covey.metrics import Largest, Ledger, Mean, Metric, Total, merge
 from covey.plan import warn_if_cycled
 from covey.recording import Recording, resolved_display
+from covey.rewards.mixture import Mixture
 from covey.runs.environment import dataset_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.engine import Engine, in_order
@@ -173,7 +174,7 @@ class GRPOTrainer(Trainer):
             lambda ids: decode_text(tokenizer, ids, unsaid, keep), self.accelerator.autocast
         )
 
-    def _make_scorer(self, rewards: Any, weights: Mapping[str, float]) -> None:
+    def _make_scorer(self, rewards: Mixture, weights: Mapping[str, float]) -> None:
         args = self.args
         estimate = estimator(
             args.advantage_estimator,
@@ -181,8 +182,9 @@ class GRPOTrainer(Trainer):
             cast(Scale, args.scale_rewards),
             list(weights.values()),
         )
+        fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
         shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
-        self.scorer = Scorer(rewards, weights, estimate, self._gather, args.process_index, shaping)
+        self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index, shaping)
 
     def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
         settings = vars(self.args)

@@ -15,8 +15,8 @@ import numpy as np
 from covey.groups import Group, ScoredGroup
 from covey.metrics import Largest, Mean, Metric, Smallest, Spread, Total, merge
 from covey.rewards.batch import RewardBatch, RewardTable
+from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
-from covey.rewards.reward import Reward
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import Estimator
 from covey.score.shaping import Shaping, shaped_totals
@@ -30,7 +30,8 @@ class Scorer:
     """Scores groups with a fixed set of rewards."""
 
     rewards: Sequence[Reward]
-    weights: Mapping[str, float]
+    weights: Mapping[str, float] | None
+    """By name; None: those that the rewards bring along."""
     estimate: Estimator
     gather: Gather = lambda value: [value]
     rank: int = 0
