@@ -240,7 +240,7 @@ def _score(rows: pa.Table, how: WhatIf, replaced: Mapping[str, Sequence[Score]],
     totals = _totals(values, failed, weights)
     ids = _group_ids(rows["step"].to_numpy(), rows["group"].to_numpy())
     estimate = estimator(str(how.multi_objective_aggregation), how.scale_rewards, weights)  # type: ignore[arg-type]
-    advantages = estimate(np.where(failed[:, None], np.nan, values), totals, ids)
+    advantages = estimate(values, totals, ids)
     return _weighed(rows, how, totals, np.asarray(advantages), ids, run)
 
 

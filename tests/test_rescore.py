@@ -157,6 +157,27 @@ def test_gated_and_failed_scores_count_as_they_did(tmp_path):
     assert {"gated", "failed"} <= set(recorded["status/style_model"])
 
 
+@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+def test_a_gated_score_is_a_0_and_a_failed_sample_is_in_no_mean(tmp_path, aggregation):
+    gated, failed = Score(None, "gated"), Score(None, "failed", "x")
+    scores = {"a": [Score(1.0), gated, gated, Score(0.5)], "b": [Score(4.0), Score(3.0), Score(2.0), failed]}
+    writer = RunWriter.open(
+        tmp_path / "record", settings={}, rewards={"a": 1.0, "b": 1.0}, environment={}, git={}
+    )
+    recorded = with_advantages(groups(1)[0], scores, {"a": 1.0, "b": 1.0})
+    only_gated = with_advantages(groups(1)[0], {"a": [gated, gated, Score(1.0), Score(1.0)]}, {"a": 1.0})
+    writer.groups(1, [recorded, only_gated])
+    writer.close()
+    result = rescore(tmp_path, WhatIf(multi_objective_aggregation=aggregation)).after
+    np.testing.assert_allclose(result.totals, [5.0, 3.0, 2.0, np.nan, 0.0, 0.0, 1.0, 1.0])
+    values = np.array(
+        [[1, 4], [0, 3], [0, 2], [np.nan, np.nan], [0, np.nan], [0, np.nan], [1, np.nan], [1, np.nan]]
+    )
+    estimate = estimator(aggregation, "group", [1.0, 1.0])
+    np.testing.assert_allclose(result.advantages, estimate(values, result.totals, np.repeat([0, 1], 4)))
+    assert result.advantages[3] == 0
+
+
 def test_a_failure_of_an_optional_reward_takes_nothing_out(tmp_path):
     group = groups(1)[0]
     scores = {
