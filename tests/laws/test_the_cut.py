@@ -46,6 +46,7 @@ TERMS = {
     "top entropy": {"top_entropy_quantile": 0.4},
     "off policy": {"off_policy_mask_threshold": 0.05},
     "sequence weights": {"importance_sampling_mode": "sequence_truncate", "importance_sampling_cap": 1.05},
+    "masked": {"mask_truncated_completions": True},
     "counted": {"mask_truncated_completions": True, "truncated_in_denominator": "tokens_and_sequences"},
     "not counted": {"mask_truncated_completions": True, "truncated_in_denominator": "none"},
     "everything": {
@@ -101,17 +102,12 @@ def test_the_step_does_not_depend_on_the_cut(objective, terms, cut):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_rows_are_left_out_where_nothing_else_needs_them(objective):
-    """Four of eight rows have an advantage and are in the loss."""
-    needed = LOSS_TYPES[OBJECTIVES[objective]["loss_type"]].is_idle_without_advantage
-    for terms, others in (
-        ("policy", False),
-        ("k3", True),
-        ("entropy", True),
-        ("top entropy", True),
-        ("off policy", False),
-    ):
+    """Five of eight rows have an advantage, and one of them is truncated."""
+    is_idle = LOSS_TYPES[OBJECTIVES[objective]["loss_type"]].is_idle_without_advantage
+    for terms in ("policy", "off policy", "masked", "k3", "entropy", "top entropy"):
         _, _, rows = step(combined(objective, terms), WHOLE)
-        assert rows == (4 if needed and not others else 7), "the masked one is never computed"
+        idle = 3 if is_idle and terms in ("policy", "off policy", "masked") else 0
+        assert rows == 8 - idle - (terms == "masked"), "a masked row is never computed"
 
 
 def test_bnpo_is_local_by_definition():
@@ -131,4 +127,4 @@ def test_a_loss_of_your_own_keeps_the_law():
         configured = settings(loss_type=reduction, beta=0.1)
         whole = step(configured, WHOLE, own=centred)
         cut = step(configured, [[[3, 1], [7]], [[0, 2, 5], [4, 6]]], own=centred)
-        assert cut[1] == close(whole[1]) and whole[2] == cut[2] == 7
+        assert cut[1] == close(whole[1]) and whole[2] == cut[2] == 8

@@ -17,7 +17,7 @@ from covey import GRPOConfig
 from covey.groups import Completion, Prompt
 from covey.update import build
 from covey.update.assemble import assemble
-from covey.update.batch import MicroBatch, Sample, samples_of
+from covey.update.batch import MicroBatch, Sample
 from covey.update.terms import Loss, loss_terms
 from tests.ranks import Gather, on_ranks
 
@@ -41,8 +41,8 @@ def drawn(seed: int, length: int, spread: float = 1.0) -> Tensor:
     return torch.randn(length, VOCABULARY, generator=generator, dtype=torch.float64) * spread
 
 
-def make_samples() -> list[Sample]:
-    """Eight completions of three prompts: of different lengths, one masked, one answered in between, three of advantage 0."""
+def make_samples(masks_truncated: bool = False) -> list[Sample]:
+    """Eight completions of three prompts: of different lengths, one truncated, one answered in between, three of advantage 0."""
     lengths = [1, 3, 4, 2, 5, 2, 3, 4]
     advantages = [1.2, -0.7, 0.0, 0.4, -1.5, 0.9, 0.0, 0.0]
     prompts = [0, 0, 0, 1, 1, 1, 2, 2]
@@ -52,7 +52,15 @@ def make_samples() -> list[Sample]:
         ids = tuple((3 * i + t) % VOCABULARY for t in range(n))
         sampled = _picked(torch.log_softmax(drawn(i, n), -1) + 0.05 * drawn(100 + i, n), ids)
         completion = Completion(ids, tuple(sampled.tolist()), "", "length" if i == 5 else "stop", written)
-        samples.append(Sample(Prompt("p", (1, 2), seed_key=(p, 0)), completion, a, p, in_loss=i != 5))
+        samples.append(
+            Sample(
+                Prompt("p", (1, 2), seed_key=(p, 0)),
+                completion,
+                a,
+                p,
+                in_loss=not (masks_truncated and completion.is_truncated),
+            )
+        )
     return samples
 
 
@@ -82,12 +90,11 @@ class Table:
 def step(
     given: dict[str, Any],
     cut: Cut,
-    samples: Sequence[Sample] | None = None,
     own: Loss | None = None,
     drops_rows: bool = True,
 ) -> tuple[float, list[float], int]:
     """Loss, gradient by all logits, and rows computed, of one optimizer step that is cut this way."""
-    samples = make_samples() if samples is None else samples
+    samples = make_samples(given["mask_truncated_completions"])
     table = Table(samples)
     results = on_ranks(
         len(cut), lambda rank, gather: _share(given, cut[rank], samples, table, own, drops_rows, gather)
@@ -139,6 +146,3 @@ def _doubled(batch: MicroBatch) -> MicroBatch:
     for name in ("advantages", "weights", "sampled"):
         setattr(batch, name, getattr(batch, name).double())
     return batch
-
-
-__all__ = ["Cut", "make_samples", "samples_of", "settings", "step"]
