@@ -29,8 +29,8 @@ from covey.runs.report.texts import source_paths
 if TYPE_CHECKING:
     import pyarrow as pa
 
-GUESS = 0.4
-"""Bytes in the page per byte of text, before anything was compressed: gzip, then base64."""
+SAMPLE_BYTES = 1 << 20
+"""Of text, to find out how well it compresses."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ def embed(folder: Path, source: str, rewards: list[str], max_bytes: int) -> Blob
     """
     paths = source_paths(folder, source)
     steps, text_bytes = _steps_and_bytes(paths)
-    share = min(1.0, max_bytes / max(1.0, GUESS * text_bytes))
+    share = min(1.0, max_bytes / max(1.0, _compression(paths) * text_bytes))
     while True:
         blobs = _embed(paths, rewards, spread(steps, share))
         too_large = blobs.size / max_bytes
@@ -76,12 +76,8 @@ def embed(folder: Path, source: str, rewards: list[str], max_bytes: int) -> Blob
 
 def spread(steps: list[int], share: float) -> set[int]:
     """A share of the steps, evenly spread, the last one among them; at least one."""
-    if share >= 1:
-        return set(steps)
-    share = max(share, 1 / max(1, len(steps)))
-    return {
-        s for i, s in enumerate(steps) if math.floor((i + 1) * share + 1e-9) > math.floor(i * share + 1e-9)
-    }
+    kept = min(len(steps), max(1, math.floor(share * len(steps))))
+    return {steps[round((k + 1) * len(steps) / kept) - 1] for k in range(kept)} if steps else set()
 
 
 def compress(data: bytes) -> str:
@@ -129,6 +125,15 @@ def _kept_texts(
             has_text[i] = LEFT_OUT
             blobs.left_out += 1
             yield {}
+
+
+def _compression(paths: list[Path]) -> float:
+    """Bytes in the page per byte of text, measured on a sample from the middle of the run."""
+    if not paths:
+        return 1.0
+    texts = segments.read_segment(paths[len(paths) // 2], ["completion"])["completion"].to_pylist()
+    sample = "\n".join(t for t in texts if t).encode("utf-8", "backslashreplace")[:SAMPLE_BYTES]
+    return len(compress(sample)) / len(sample) if sample else 1.0
 
 
 def _steps_and_bytes(paths: list[Path]) -> tuple[list[int], int]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from covey.runs import schema
 from covey.runs.header import read_header
 from covey.runs.report.embed import Blobs, embed
 from covey.runs.report.summary import RunSummary, sources
+from covey.runs.visible import visible
 
 MAX_MEGABYTES = 64.0
 """Default bound of the completions in a page, in 10^6 bytes."""
@@ -78,6 +80,7 @@ def script_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
+@cache
 def assets() -> tuple[str, str]:
     """The script and the style of the page."""
     folder = resources.files("covey.runs.report").joinpath("page")
@@ -112,7 +115,7 @@ def _document(
     yield "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style, connect)}">\n'
     yield '<meta name=viewport content="width=device-width, initial-scale=1">\n<meta name=referrer content=no-referrer>\n'
-    yield f"<title>{_escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    yield f"<title>{_escape(visible(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
     yield '<noscript>This report draws itself with JavaScript, which is switched off.</noscript>\n<div id="app"></div>\n'
     yield f'<script type="application/json" id="data">{script_json(data)}</script>\n'
     for number, held in enumerate(blobs):

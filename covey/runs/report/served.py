@@ -32,6 +32,7 @@ class ServedRun:
         self._version: tuple[Any, ...] = ()
         self._summary: dict[str, Any] = {}
         self._running = RunSummary(folder)
+        self._refresh_sources()
 
     def version(self) -> tuple[Any, ...]:
         return version(self.folder)

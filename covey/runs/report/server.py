@@ -15,6 +15,7 @@ is read from the record; nothing is written.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -65,6 +66,11 @@ class ReportServer(ThreadingHTTPServer):
         """Differs whenever one of the records has changed."""
         return blake2b(repr([run.version() for run in self.runs]).encode(), digest_size=12).hexdigest()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle is no error; everything else is shown."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
     def data(self) -> dict[str, Any]:
         stamp = self.stamp()  # before reading: what comes in meanwhile is news for the next question
         return {"runs": [run.summary() for run in self.runs], "live": True, "stamp": stamp}
@@ -75,6 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "covey"
     sys_version = ""
     protocol_version = "HTTP/1.1"
+    timeout = 60
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.names():
