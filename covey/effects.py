@@ -25,6 +25,11 @@ class Condition:
 
 CONDITIONS = (
     Condition(
+        ("epsilon",),
+        lambda s: s.loss_type != "cispo" or s.cispo_bound == "relative",
+        "with cispo_bound='absolute', which has no lower bound",
+    ),
+    Condition(
         ("multi_objective_aggregation", "scale_rewards"),
         lambda s: s.advantage_estimator == "grpo",
         "with an advantage_estimator other than 'grpo', which sums the rewards and scales by its own rule",

@@ -8,6 +8,7 @@ from covey.rewards.contract import Reward
 from covey.score.estimators import estimator
 from covey.score.scorer import Scorer, completion_metrics
 from covey.score.shaping import Shaping
+from tests.ranks import on_ranks
 
 
 def scorer(weights, *functions, aggregation="sum_then_normalize", **kwargs):
@@ -89,31 +90,21 @@ def test_normalize_then_sum_sees_every_reward(group):
 
 def test_statistics_beyond_a_group_are_taken_over_all_ranks(group):
     """Two ranks with the same prompt: their groups stay apart, and each gets its own share of the numbers."""
-    everything = []
+    one, two = group("a", "b"), group("c", "d")
 
-    def gather(value):
-        everything.append(value)
-        return everything
+    def on_rank(rank, gather):
+        s = scorer([1], numbers("f", *((1, 0), (10, 4))[rank]), gather=gather, rank=rank)
+        s.estimate = estimator("grpo", "sum_then_normalize", "batch", [1.0])
+        (scored,), _ = s.score([(one, two)[rank]])
+        return scored.advantages
 
     both = scorer([1], numbers("f", 1, 0, 10, 4))
     both.estimate = estimator("grpo", "sum_then_normalize", "batch", [1.0])
-    (left, right), _ = both.score([group("a", "b"), group("c", "d")])
-    first = scorer([1], numbers("f", 1, 0))
-    first.score([group("a", "b")])
-    everything.append(_exchanged(first, group("a", "b")))
-    second = scorer([1], numbers("f", 10, 4), gather=gather, rank=1)
-    second.estimate = both.estimate
-    (mine,), _ = second.score([group("c", "d")])
-    assert mine.advantages == pytest.approx(right.advantages)
+    (left, right), _ = both.score([one, two])
+    shares = on_ranks(2, on_rank)
+    assert shares[0] == pytest.approx(left.advantages)
+    assert shares[1] == pytest.approx(right.advantages)
     assert left.advantages != pytest.approx((0.70701, -0.70701), abs=1e-3), "the batch has another spread"
-
-
-def _exchanged(scorer, group):
-    """What a rank gives away."""
-    given = []
-    scorer.gather = lambda value: given.append(value) or [value]
-    scorer.score([group])
-    return given[0]
 
 
 def test_lengths_are_those_of_the_tokens(group):

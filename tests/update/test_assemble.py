@@ -6,10 +6,7 @@ from hypothesis import strategies as st
 
 from covey.update.assemble import assemble
 from covey.update.reduction import Reduction
-
-
-def alone(value):
-    return [value]
+from tests.ranks import alone, on_ranks
 
 
 def numbered(samples, sizes):
@@ -57,14 +54,13 @@ def test_two_ranks_weigh_as_one_process_does(loss_type, lengths):
         numbered([build(n) for n in lengths[:2]], [1, 1]),
         numbered([build(n) for n in lengths[2:]], [2]),
     ]
-    totals = []
-    for cut in ranks:
-        assemble(cut, len(cut), Reduction(loss_type, 9), lambda value: totals.append(value) or [value])
-    both = [
-        w
-        for cut in ranks
-        for w in weights(assemble(cut, len(cut), Reduction(loss_type, 9), lambda _: totals))
-    ]
+    shares = on_ranks(
+        2,
+        lambda rank, gather: weights(
+            assemble(ranks[rank], len(ranks[rank]), Reduction(loss_type, 9), gather)
+        ),
+    )
+    both = [w for share in shares for w in share]
     assert both == pytest.approx(weights(assemble(whole, 1, Reduction(loss_type, 9), alone)))
 
 

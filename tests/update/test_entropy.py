@@ -10,11 +10,8 @@ from covey.metrics import Mean
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.losses.clipped import Clipped
 from covey.update.objective import Objective
+from tests.ranks import alone
 from tests.terms import terms
-
-
-def alone(value):
-    return [value]
 
 
 def test_the_bonus_is_the_entropy_with_the_weights_of_the_loss():

@@ -11,11 +11,8 @@ from covey.update.batch import micro_batch
 from covey.update.losses.clipped import Clipped
 from covey.update.objective import Objective
 from covey.update.selection import Selection, high_covariance, top_entropy
+from tests.ranks import alone, on_ranks
 from tests.terms import tensor, terms
-
-
-def alone(value):
-    return [value]
 
 
 def yes(values):
@@ -85,42 +82,10 @@ def test_choices_do_not_depend_on_the_cut_or_the_ranks(step, at, share):
     cut = [torch.cat(list(c)) for c in choose([slice(0, at), slice(at, None)], alone)]
     assert [c.tolist() for c in cut] == [c.tolist() for c in whole]
     assert not (whole[0] & ~mask).any()
-    # Two ranks: each gives away what it has, and chooses among its own.
-    given_away = _replies([slice(0, at), slice(at, None)], choose)
-    ranks = []
-    for part in (slice(0, at), slice(at, None)):
-        replies = iter(given_away)
-        ranks.append([c[0] for c in choose([part], lambda _, replies=replies: next(replies))])
+    parts = (slice(0, at), slice(at, None))
+    ranks = on_ranks(2, lambda rank, gather: [c[0] for c in choose([parts[rank]], gather)])
     for kind in (0, 1):
         assert torch.cat([r[kind] for r in ranks]).tolist() == whole[kind].tolist()
-
-
-def _replies(parts, choose):
-    """What every exchange returns on both ranks, found by replaying until the answers are known."""
-    replies = []
-    while True:
-        rounds = []
-        for part in parts:
-            known, asked = iter(list(replies)), []
-
-            def gather(own, known=known, asked=asked):
-                try:
-                    return next(known)
-                except StopIteration:
-                    asked.append(own)
-                    raise _Asked from None
-
-            try:
-                choose([part], gather)
-            except _Asked:
-                rounds.append(asked[0])
-        if not rounds:
-            return replies
-        replies.append(rounds)
-
-
-class _Asked(Exception):
-    """A rank waits for the others."""
 
 
 def test_choosing_notes_it_in_the_micro_batches(sample):
