@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Sequence
@@ -180,6 +181,12 @@ class Sandbox:
                     self.level, self.limits, self.preload, self.paths, self._wall_names
                 )
             return self._zygotes[role]
+
+
+@functools.cache
+def shared_sandbox() -> Sandbox:
+    """The sandbox of all rewards that were not given one of their own."""
+    return Sandbox()
 
 
 def start_zygote(
