@@ -9,7 +9,7 @@ import pytest
 from covey.errors import ConfigError, RewardError
 from covey.groups import Completion, Group, Prompt, Score
 from covey.rescore import WhatIf, rescore
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 from covey.runs import RunWriter
 from covey.score.advantages import estimator
 from covey.score.scorer import Scorer
