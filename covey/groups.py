@@ -73,10 +73,18 @@ class Completion:
     """Why it ended."""
     written: tuple[bool, ...] | None = None
     """Which ids the policy wrote; None: all of them (nothing answered in between)."""
+    policy_logprobs: tuple[float, ...] | None = None
+    """The same under the policy's own distribution at the sampling temperature, where the sampler drew from another one
+    (top-k, a penalty, suppressed tokens); None: it did not."""
 
     @property
     def is_truncated(self) -> bool:
         return self.finish == "length"
+
+    @property
+    def plain_logprobs(self) -> tuple[float, ...]:
+        """Log-probabilities under the policy's own distribution at the sampling temperature, as the sampler saw it."""
+        return self.logprobs if self.policy_logprobs is None else self.policy_logprobs
 
     @property
     def loss_mask(self) -> tuple[bool, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import astuple, dataclass
+from typing import Any, Protocol, TypeVar
 
 M = TypeVar("M", bound="Metric")
 
@@ -175,9 +175,12 @@ class Ledger:
                 self._last.setdefault(name, 0.0)
         return dict(self._last)
 
-    def state(self) -> dict[str, float]:
-        """What `restore` needs so that a resumed run logs the same numbers."""
-        return dict(self._last)
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs so that a resumed run logs the same numbers; JSON holds it."""
+        pending = {name: [type(m).__name__, *astuple(m)] for name, m in self._pending.items()}  # type: ignore[call-overload]
+        return {"last": dict(self._last), "pending": pending}
 
-    def restore(self, last: Mapping[str, float]) -> None:
-        self._last = dict(last)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        kinds = {kind.__name__: kind for kind in (Mean, Total, Spread, Largest, Smallest)}
+        self._last = dict(state["last"])
+        self._pending = {name: kinds[kind](*values) for name, (kind, *values) in state["pending"].items()}

@@ -9,7 +9,15 @@ from typing import Any
 from covey.groups import PromptContent, Score
 from covey.metrics import Mean, Metric, merge
 
-RESERVED = ("prompts", "completions", "completion_ids", "group_ids", "trainer_state", "log_extra", "log_metric")
+RESERVED = (
+    "prompts",
+    "completions",
+    "completion_ids",
+    "group_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+)
 """Names that Covey fills itself; a dataset column of the same name does not reach rewards."""
 
 

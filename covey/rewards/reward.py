@@ -103,7 +103,9 @@ def as_rewards(functions: Any) -> list[Reward]:
     """
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
     if not listed:
-        raise RewardError("reward_funcs is empty. Give at least one reward: a function, a model's name, or a module.")
+        raise RewardError(
+            "reward_funcs is empty. Give at least one reward: a function, a model's name, or a module."
+        )
     names = unique_names([reward_name(f) for f in listed])
     return [Reward(f, name) for f, name in zip(listed, names, strict=True)]
 
@@ -157,7 +159,7 @@ def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
 def _is_async(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _describe(value: Any) -> str:

@@ -1,0 +1,31 @@
+"""What Covey needs to know of a causal language model, whatever it is wrapped in."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+
+def innermost(model: nn.Module) -> nn.Module:
+    """The causal model inside training wrappers and adapters."""
+    current: Any = model
+    while not hasattr(current, "config") and hasattr(current, "module"):
+        current = current.module
+    base = getattr(current, "get_base_model", None)
+    inner: nn.Module = base() if callable(base) else current
+    return inner
+
+
+def accepted_arguments(model: nn.Module) -> set[str]:
+    """Names of the arguments that the model's forward pass takes."""
+    return set(inspect.signature(type(innermost(model)).forward).parameters)
+
+
+def context_length(model: nn.Module) -> int | None:
+    """Positions that the model was made for; None where it does not say."""
+    config: Any = getattr(innermost(model), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    length = getattr(text, "max_position_embeddings", None)
+    return int(length) if isinstance(length, int) and length > 0 else None

@@ -1,0 +1,290 @@
+"""The arithmetic of batches: what the settings mean, before anything runs.
+
+The unit of the settings is the completion: a micro-batch of `micro_batch` completions is what one forward pass sees,
+`accumulation` of them on each of `ranks` processes make an optimizer step. Prompts are sampled in *windows*: the
+completions that are sampled under one set of weights and feed one or more optimizer steps, `iterations` times over.
+
+    window    ├── optimizer step ──┤├── optimizer step ──┤      × iterations
+    rank 0    [micro][micro]         [micro][micro]
+    rank 1    [micro][micro]         [micro][micro]
+
+Completions are laid out flat, group after group: first by optimizer step, then by rank, then by micro-batch. So the
+same step holds the same groups however many processes share it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+from covey.errors import ConfigError, CoveyWarning
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many prompts, groups, micro-batches and optimizer steps the settings mean. All counts, no behaviour."""
+
+    group_size: int
+    """Completions per prompt (`num_generations`)."""
+    micro_batch: int
+    """Completions per forward pass and process (`per_device_train_batch_size`)."""
+    accumulation: int
+    """Micro-batches per optimizer step and process."""
+    ranks: int
+    """Processes."""
+    steps_per_generation: int
+    """Micro-batches that are sampled at once, per process."""
+    iterations: int
+    """How often a window is gone through (`num_iterations`)."""
+    num_prompts: int | None = None
+    """Rows of the dataset; None for a stream."""
+    max_steps: int = -1
+    """Optimizer steps that were asked for; negative: by epochs."""
+    epochs: float = 1.0
+
+    @property
+    def completions_per_step(self) -> int:
+        """Completions in one optimizer step, over all processes."""
+        return self.micro_batch * self.accumulation * self.ranks
+
+    @property
+    def window(self) -> int:
+        """Micro-batches per process that one round of sampling feeds (one pass)."""
+        return max(self.steps_per_generation, self.accumulation)
+
+    @property
+    def window_passes(self) -> int:
+        """Micro-batches per process from one round of sampling to the next, all passes."""
+        return self.window * self.iterations
+
+    @property
+    def steps_per_window(self) -> int:
+        """Optimizer steps from one round of sampling to the next."""
+        return self.window_passes // self.accumulation
+
+    @property
+    def prompts_per_window(self) -> int:
+        """Prompts, over all processes, that one round of sampling draws."""
+        return self.micro_batch * self.window * self.ranks // self.group_size
+
+    @property
+    def prompts_per_step(self) -> float:
+        """Prompts that one optimizer step learns from."""
+        return self.completions_per_step / self.group_size
+
+    @property
+    def is_cycled(self) -> bool:
+        """Whether the dataset is too small for one window, so that its prompts are repeated within it."""
+        return self.num_prompts is not None and self.num_prompts < self.prompts_per_window
+
+    @property
+    def windows_per_epoch(self) -> int | None:
+        return None if self.num_prompts is None else max(1, self.num_prompts // self.prompts_per_window)
+
+    @property
+    def dropped_prompts(self) -> int:
+        """Prompts per epoch that do not fill a window; another shuffle leaves out others."""
+        if self.num_prompts is None or self.is_cycled:
+            return 0
+        return self.num_prompts % self.prompts_per_window
+
+    @property
+    def micro_batches_per_epoch(self) -> int | None:
+        return None if self.windows_per_epoch is None else self.windows_per_epoch * self.window_passes
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return None if self.windows_per_epoch is None else self.windows_per_epoch * self.steps_per_window
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        if self.max_steps > 0:
+            return self.max_steps
+        assert self.steps_per_epoch is not None, "a stream needs max_steps"
+        return math.ceil(self.epochs * self.steps_per_epoch)
+
+    @property
+    def total_windows(self) -> int:
+        """Rounds of sampling of the whole run."""
+        return math.ceil(self.total_steps / self.steps_per_window)
+
+    @property
+    def total_completions(self) -> int:
+        return self.total_windows * self.prompts_per_window * self.group_size
+
+    @property
+    def keeps_groups_whole(self) -> bool:
+        """Whether each process owns whole groups in every optimizer step, so that nothing has to be exchanged."""
+        return self.micro_batch * self.accumulation % self.group_size == 0
+
+    def owner(self, group: int) -> int:
+        """The process that samples and scores a group of the window: the one that trains on its first completion."""
+        return (group * self.group_size % self.completions_per_step) // (self.micro_batch * self.accumulation)
+
+    def micro_batch_rows(self, rank: int, number: int) -> range:
+        """Flat indices, within the window, of the completions in micro-batch `number` of a process (one pass)."""
+        step, micro = divmod(number % self.window, self.accumulation)
+        start = step * self.completions_per_step + (rank * self.accumulation + micro) * self.micro_batch
+        return range(start, start + self.micro_batch)
+
+    def table(self) -> list[tuple[str, str]]:
+        """What is printed before training: a label and a value per line."""
+        n = self.group_size
+        rows = [
+            ("prompts per optimizer step", f"{self.prompts_per_step:g}"),
+            ("completions per optimizer step", f"{self.completions_per_step} ({n} per prompt)"),
+            (
+                "micro-batches",
+                f"{self.accumulation} of {self.micro_batch} completions on each of {self.ranks} process(es)",
+            ),
+            (
+                "sampled at once",
+                f"{self.prompts_per_window} prompts, {self.prompts_per_window * n} completions; "
+                f"feeds {self.steps_per_window} optimizer step(s)",
+            ),
+        ]
+        if self.iterations > 1:
+            rows.append(("passes over each sample", str(self.iterations)))
+        if self.num_prompts is not None:
+            rows.append(("steps per epoch", f"{self.steps_per_epoch} from {self.num_prompts} prompts"))
+            if self.dropped_prompts:
+                rows.append(
+                    ("prompts left out per epoch", f"{self.dropped_prompts} (they do not fill a round)")
+                )
+        rows += [
+            ("optimizer steps in total", str(self.total_steps)),
+            ("completions in total", f"{self.total_completions} in {self.total_windows} rounds of sampling"),
+        ]
+        return rows
+
+    def __str__(self) -> str:
+        width = max(len(label) for label, _ in self.table())
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.table())
+
+    def for_dataset(self, num_prompts: int | None) -> Plan:
+        return replace(self, num_prompts=num_prompts)
+
+
+def make_plan(
+    *,
+    group_size: int,
+    micro_batch: int,
+    accumulation: int,
+    ranks: int = 1,
+    steps_per_generation: int | None = None,
+    generation_batch_size: int | None = None,
+    iterations: int = 1,
+    num_prompts: int | None = None,
+    max_steps: int = -1,
+    epochs: float = 1.0,
+) -> Plan:
+    """Work out a plan from the settings.
+
+    Where an optimizer step would not hold whole groups, more micro-batches are accumulated, up to the next multiple,
+    with a warning; unless `steps_per_generation` or `generation_batch_size` says how much is sampled at once.
+
+    Raises:
+        ConfigError: explicit settings cannot hold whole groups; the message proposes the nearest that can.
+    """
+    if group_size < 2:
+        raise ConfigError(
+            f"num_generations is {group_size}; it must be at least 2: a completion is judged against its siblings, and "
+            "one alone has none."
+        )
+    sampled = _sampled_at_once(steps_per_generation, generation_batch_size, micro_batch, ranks)
+    if sampled is None:
+        accumulation = _whole_groups(accumulation, group_size, micro_batch * ranks)
+        sampled = accumulation
+    else:
+        _check_whole_groups(sampled, group_size, micro_batch * ranks)
+        _check_divides(sampled, accumulation)
+    plan = Plan(
+        group_size=group_size,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        ranks=ranks,
+        steps_per_generation=sampled,
+        iterations=iterations,
+        num_prompts=num_prompts,
+        max_steps=max_steps,
+        epochs=epochs,
+    )
+    if num_prompts == 0:
+        raise ConfigError("The training dataset has no rows. Give at least one prompt.")
+    if num_prompts is None and max_steps <= 0:
+        raise ConfigError("The training dataset is a stream of unknown length. Set max_steps.")
+    return plan
+
+
+def warn_if_cycled(plan: Plan) -> None:
+    """Say so where the dataset has fewer prompts than one round of sampling takes."""
+    if plan.is_cycled:
+        warnings.warn(
+            f"The dataset has {plan.num_prompts} prompt(s), and one round of sampling takes {plan.prompts_per_window}: "
+            "prompts are repeated within a round. Lower per_device_train_batch_size or gradient_accumulation_steps, or "
+            "raise num_generations, to avoid it.",
+            CoveyWarning,
+            stacklevel=3,
+        )
+
+
+def _sampled_at_once(steps: int | None, batch: int | None, micro_batch: int, ranks: int) -> int | None:
+    """`steps_per_generation` in micro-batches per process, from whichever of the two settings was given."""
+    if batch is None:
+        return steps
+    per_step = micro_batch * ranks
+    if batch % per_step:
+        lower = batch // per_step * per_step
+        near = sorted({max(lower, per_step), lower + per_step})
+        raise ConfigError(
+            f"generation_batch_size is {batch}; it must be a multiple of per_device_train_batch_size × processes = "
+            f"{per_step}. The nearest are {' and '.join(map(str, near))}."
+        )
+    if steps is not None and steps != batch // per_step:
+        raise ConfigError(
+            f"generation_batch_size {batch} means steps_per_generation {batch // per_step}, but steps_per_generation is "
+            f"{steps}. Set one of the two."
+        )
+    return batch // per_step
+
+
+def _whole_groups(accumulation: int, group_size: int, per_micro_step: int) -> int:
+    """The accumulation, raised where needed so that an optimizer step holds whole groups."""
+    quantum = group_size // math.gcd(group_size, per_micro_step)
+    needed = math.ceil(accumulation / quantum) * quantum
+    if needed != accumulation:
+        warnings.warn(
+            f"An optimizer step of {accumulation * per_micro_step} completion(s) does not hold whole groups of "
+            f"{group_size}: gradient_accumulation_steps is {needed} instead of {accumulation}, so that a step has "
+            f"{needed * per_micro_step} completions.",
+            CoveyWarning,
+            stacklevel=4,
+        )
+    return needed
+
+
+def _check_whole_groups(sampled: int, group_size: int, per_micro_step: int) -> None:
+    if sampled * per_micro_step % group_size:
+        quantum = group_size // math.gcd(group_size, per_micro_step)
+        lower = sampled // quantum * quantum
+        near = sorted({max(lower, quantum), lower + quantum})
+        raise ConfigError(
+            f"What is sampled at once, {sampled * per_micro_step} completions (steps_per_generation {sampled}), does not "
+            f"hold whole groups of num_generations {group_size}. The nearest steps_per_generation that do: "
+            f"{' and '.join(map(str, near))} (generation_batch_size "
+            f"{' and '.join(str(n * per_micro_step) for n in near)})."
+        )
+
+
+def _check_divides(sampled: int, accumulation: int) -> None:
+    if sampled % accumulation and accumulation % sampled:
+        near = sorted(
+            {max(sampled // accumulation, 1) * accumulation, (sampled // accumulation + 1) * accumulation}
+        )
+        raise ConfigError(
+            f"steps_per_generation {sampled} and gradient_accumulation_steps {accumulation} must divide one another, so "
+            f"that optimizer steps and rounds of sampling end together. The nearest steps_per_generation that do: "
+            f"{' and '.join(map(str, near))}."
+        )

@@ -1,0 +1,321 @@
+"""A neural reward model as a plain reward function.
+
+It renders messages with its own tokenizer's chat template, never with the policy's; it finds the last real token by
+the attention mask, never by the pad token's id (which is often the end token's as well); it refuses a head that was
+never trained; it keeps its own device and dtype; and it scores equal texts once, so that siblings that say the same
+get the same number.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+
+from covey.errors import LoadingError, RewardError
+from covey.groups import Message, PromptContent
+from covey.rewards.text import without_reasoning
+
+Reduction = int | Callable[[torch.Tensor], torch.Tensor]
+"""How several labels become one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
+
+Ids = tuple[int, ...]
+
+
+class RewardModel:
+    """Scores prompt and completion together with a sequence-classification model.
+
+    Args:
+        model: a module whose output has `logits` of shape `[texts, labels]`. Scored in eval mode, in its own dtype
+            and on its own device; scores are fp32.
+        tokenizer: the reward model's tokenizer. Chats need its chat template. Text prompts are joined to their
+            completion without one, and tokenized as the tokenizer does by itself, with at most one BOS.
+        name: what the metrics call it; by default the last part of the model's name.
+        reduce: required where the model has more than one label.
+        max_tokens_per_batch: padded tokens per forward.
+        max_length: longest input in tokens; by default the model's position table.
+        overlong: `cut` takes the beginning of the prompt away and fails where the completion alone is too long;
+            `fail` leaves out every sample that is too long.
+        keep_reasoning: False scores what follows the last `</think>`.
+        mean, std, clip: the raw score becomes `(raw - mean) / std`, limited to ±`clip`. Raw scores of different models
+            are on different scales.
+        device: moves the model; by default it stays where it is.
+        offload: keep the model on the CPU between calls.
+
+    A sample without a finite score is NaN, which means *failed*: it is left out, it does not count as 0.
+
+    Raises:
+        LoadingError: several labels and no `reduce`.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        *,
+        name: str | None = None,
+        reduce: Reduction | None = None,
+        max_tokens_per_batch: int = 16_384,
+        max_length: int | None = None,
+        overlong: Literal["cut", "fail"] = "cut",
+        keep_reasoning: bool = True,
+        mean: float = 0.0,
+        std: float = 1.0,
+        clip: float | None = None,
+        device: str | torch.device | None = None,
+        offload: bool = False,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.__name__ = name or _model_name(model)
+        self.reduce = reduce
+        self.max_tokens_per_batch = max_tokens_per_batch
+        self.max_length = max_length or _position_limit(model)
+        self.overlong = overlong
+        self.keep_reasoning = keep_reasoning
+        self.mean, self.std, self.clip = mean, std, clip
+        self.offload = offload
+        self.device = torch.device(device) if device is not None else _device(model)
+        self.model.to("cpu" if offload else self.device)
+        self._check_labels()
+
+    def __call__(
+        self,
+        prompts: Sequence[PromptContent],
+        completions: Sequence[PromptContent],
+        log_metric: Callable[[str, float], None] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        """One score per completion; NaN where it failed."""
+        inputs = [self.encode(p, c) for p, c in zip(prompts, completions, strict=True)]
+        fitted = [self._fit(*sample) for sample in zip(inputs, prompts, completions, strict=True)]
+        scores = self.score({ids for ids in fitted if ids})
+        if log_metric is not None and inputs:
+            cut = sum(after != before for after, before in zip(fitted, inputs, strict=True))
+            log_metric(f"reward_models/{self.__name__}/cut_share", cut / len(inputs))
+            log_metric(f"reward_models/{self.__name__}/tokens", sum(map(len, fitted)) / len(inputs))
+        return [scores[ids] if ids else math.nan for ids in fitted]
+
+    def encode(self, prompt: PromptContent, completion: PromptContent) -> Ids:
+        """Token ids of prompt and completion together.
+
+        Raises:
+            RewardError: messages, and a tokenizer without a chat template.
+        """
+        if not self.keep_reasoning:
+            completion = without_reasoning(completion)
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return self._tokens(prompt + completion)
+        return self._rendered(_joined(_messages(prompt, "user"), _messages(completion, "assistant")))
+
+    def score(self, texts: set[Ids]) -> dict[Ids, float]:
+        """Scores of different inputs, in forwards of at most `max_tokens_per_batch` padded tokens each."""
+        scores: dict[Ids, float] = {}
+        if not texts:
+            return scores
+        self.model.to(self.device).eval()
+        with torch.inference_mode():
+            for chunk in _chunks(sorted(texts, key=lambda ids: (len(ids), ids)), self.max_tokens_per_batch):
+                scores.update(zip(chunk, self._reduced(self._logits(chunk).float()), strict=True))
+        if self.offload:
+            self.model.to("cpu")
+        return scores
+
+    def _logits(self, chunk: Sequence[Ids]) -> torch.Tensor:
+        """`[texts, labels]`, padded on the right so that positions count from the first real token."""
+        lengths = torch.tensor([len(ids) for ids in chunk], device=self.device)
+        width = int(lengths.max())
+        pad = _pad_id(self.tokenizer)
+        ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in chunk], device=self.device)
+        mask = (torch.arange(width, device=self.device)[None] < lengths[:, None]).long()
+        body, head = _body_and_head(self.model)
+        if body is None or head is None:  # encoders pool their first token, which no padding moves
+            logits = self.model(input_ids=ids, attention_mask=mask).logits
+            return logits if logits.ndim == 2 else logits[:, None]
+        states = body(input_ids=ids, attention_mask=mask).last_hidden_state  # [texts, tokens, hidden]
+        last = states[torch.arange(len(chunk), device=states.device), lengths.to(states.device) - 1]
+        return head(last)
+
+    def _reduced(self, logits: torch.Tensor) -> list[float]:
+        if self.reduce is None:
+            raw = logits[:, 0]
+        elif isinstance(self.reduce, int):
+            raw = logits[:, self.reduce]
+        else:
+            raw = self.reduce(logits)
+        scaled = (raw.double() - self.mean) / self.std
+        if self.clip is not None:
+            scaled = scaled.clamp(-self.clip, self.clip)  # NaN stays NaN
+        return [value if math.isfinite(value) else math.nan for value in scaled.tolist()]
+
+    def _fit(self, ids: Ids, prompt: PromptContent, completion: PromptContent) -> Ids:
+        """`ids`, shortened to `max_length` at the prompt's beginning; empty where that is not possible."""
+        excess = len(ids) - self.max_length if self.max_length else 0
+        if excess <= 0:
+            return ids
+        keep = int(ids[0] == getattr(self.tokenizer, "bos_token_id", None))
+        if self.overlong == "fail" or keep + excess > self._prompt_length(ids, prompt, completion):
+            return ()
+        return (*ids[:keep], *ids[keep + excess :])
+
+    def _prompt_length(self, ids: Ids, prompt: PromptContent, completion: PromptContent) -> int:
+        """How many of `ids` come before the completion."""
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return len(ids) - len(self._tokens(completion, special=False))
+        before = _messages(prompt, "user")
+        if before and before[-1].get("role") == "assistant":
+            before = before[:-1]
+        return len(self._rendered(before)) if before else 0
+
+    def _rendered(self, messages: list[Message]) -> Ids:
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise RewardError(
+                f"Reward model {self.__name__!r} got chat messages, and its tokenizer has no chat template. Give a "
+                "tokenizer with the template that the reward model was trained with, or use text prompts."
+            )
+        ids = self.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"]
+        return self._one_bos(tuple(ids))
+
+    def _tokens(self, text: str, special: bool = True) -> Ids:
+        return self._one_bos(tuple(self.tokenizer(text, add_special_tokens=special)["input_ids"]))
+
+    def _one_bos(self, ids: Ids) -> Ids:
+        """The text may hold a BOS already when the tokenizer adds its own."""
+        bos = getattr(self.tokenizer, "bos_token_id", None)
+        while bos is not None and ids[:2] == (bos, bos):
+            ids = ids[1:]
+        return ids
+
+    def _check_labels(self) -> None:
+        labels = getattr(getattr(self.model, "config", None), "num_labels", 1)
+        if labels != 1 and self.reduce is None:
+            raise LoadingError(
+                f"Reward model {self.__name__!r} has {labels} labels, and a reward is one number. Give `reduce`: the "
+                "index of the label whose logit is the reward, or a function of the logits [texts, labels], for "
+                "example `lambda logits: logits[:, 1] - logits[:, 0]`."
+            )
+        if isinstance(self.reduce, int) and not 0 <= self.reduce < labels:
+            raise LoadingError(
+                f"Reward model {self.__name__!r} has {labels} labels; `reduce` is {self.reduce}."
+            )
+
+
+def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) -> RewardModel:
+    """Load a reward model and its tokenizer from a folder or a model hub.
+
+    Args:
+        name_or_path: what `AutoModelForSequenceClassification.from_pretrained` takes.
+        tokenizer: another tokenizer than the one that lies beside the model.
+        options: those of `RewardModel`; everything else goes to `from_pretrained` (dtype, revision, ...).
+
+    Raises:
+        LoadingError: the checkpoint has no trained classification head, or several labels and no `reduce`.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    own = {key: options.pop(key) for key in _OPTIONS if key in options}
+    model, info = AutoModelForSequenceClassification.from_pretrained(
+        name_or_path, output_loading_info=True, **options
+    )
+    fresh = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    if fresh:
+        raise LoadingError(
+            f"{name_or_path!r} is not a trained reward model: {', '.join(fresh[:5])} "
+            f"{'is' if len(fresh) == 1 else 'are'} missing in its weights or has another shape, and would start at "
+            "random. Give a sequence-classification checkpoint."
+        )
+    if tokenizer is None:
+        hub = {
+            key: options[key]
+            for key in ("revision", "trust_remote_code", "token", "cache_dir")
+            if key in options
+        }
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
+    own.setdefault("name", _last_part(name_or_path))
+    return RewardModel(model, tokenizer, **own)
+
+
+_OPTIONS = (
+    "name",
+    "reduce",
+    "max_tokens_per_batch",
+    "max_length",
+    "overlong",
+    "keep_reasoning",
+    "mean",
+    "std",
+    "clip",
+    "device",
+    "offload",
+)
+
+
+def _body_and_head(model: Any) -> tuple[Any, Any]:
+    """The transformer and its `score` head, for decoders that pool the last token; (None, None) for all others."""
+    core = model.get_base_model() if hasattr(model, "get_base_model") else model  # an adapter wraps the model
+    body = getattr(core, getattr(core, "base_model_prefix", "") or "_", None)
+    head = getattr(core, "score", None)
+    if isinstance(body, torch.nn.Module) and isinstance(head, torch.nn.Module):
+        return body, head
+    return None, None
+
+
+def _chunks(by_length: Sequence[Ids], max_tokens: int) -> Iterator[list[Ids]]:
+    """Cut a list sorted by length so that rows × longest stays within the budget; at least one row each."""
+    chunk: list[Ids] = []
+    for ids in by_length:
+        if chunk and (len(chunk) + 1) * len(ids) > max_tokens:
+            yield chunk
+            chunk = []
+        chunk.append(ids)
+    if chunk:
+        yield chunk
+
+
+def _messages(content: PromptContent, role: str) -> list[Message]:
+    return [{"role": role, "content": content}] if isinstance(content, str) else list(content)
+
+
+def _joined(prompt: list[Message], completion: list[Message]) -> list[Message]:
+    """One conversation; an answer that the prompt began is continued, not answered.
+
+    The completion of such a prompt holds the beginning already, or only the rest.
+    """
+    if not prompt or not completion or prompt[-1].get("role") != "assistant":
+        return prompt + completion
+    begun, first = _content(prompt[-1]), completion[0]
+    if not _content(first).startswith(begun):
+        first = {**first, "content": begun + _content(first)}
+    return [*prompt[:-1], first, *completion[1:]]
+
+
+def _content(message: Message) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def _pad_id(tokenizer: Any) -> int:
+    """Any id will do: the mask says what is padding."""
+    return getattr(tokenizer, "pad_token_id", None) or 0
+
+
+def _device(model: torch.nn.Module) -> torch.device:
+    parameter = next(model.parameters(), None)
+    return parameter.device if parameter is not None else torch.device("cpu")
+
+
+def _position_limit(model: Any) -> int | None:
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def _model_name(model: Any) -> str:
+    path = getattr(getattr(model, "config", None), "_name_or_path", "") or getattr(model, "name_or_path", "")
+    return _last_part(path) if isinstance(path, str) and path else type(model).__name__
+
+
+def _last_part(path: str) -> str:
+    return os.path.basename(os.path.normpath(path))

@@ -1,0 +1,108 @@
+"""Messages or text → token ids, once; and token ids → text.
+
+BOS stands exactly once where the tokenizer puts one before plain text, and not at all where it does not: a chat
+template that prints its own is not given a second, one that prints none is given the one that plain text has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from covey.errors import DatasetError
+from covey.groups import Message, PromptContent
+
+Tokenizer = Any
+"""A `transformers` tokenizer."""
+
+
+def encode_prompt(
+    tokenizer: Tokenizer, content: PromptContent, template: dict[str, Any] | None = None
+) -> list[int]:
+    """Token ids of a prompt, ready to be continued.
+
+    Args:
+        content: text, or the messages of a chat. A chat that closes with an assistant message is continued, not
+            answered.
+        template: extra arguments for the chat template, for example `{"enable_thinking": False}`.
+
+    Raises:
+        DatasetError: messages for a tokenizer without a chat template.
+    """
+    ids = (
+        encode_text(tokenizer, content)
+        if isinstance(content, str)
+        else _encode_chat(tokenizer, content, template)
+    )
+    return with_one_bos(tokenizer, ids)
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of plain text, with what the tokenizer adds to it."""
+    return list(tokenizer(text)["input_ids"])
+
+
+def _encode_chat(tokenizer: Tokenizer, messages: list[Message], template: dict[str, Any] | None) -> list[int]:
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise DatasetError(
+            "The prompts are chats (lists of messages), and the tokenizer "
+            f"{getattr(tokenizer, 'name_or_path', '')!r} has no chat template. Give it one (tokenizer.chat_template = ...), "
+            "use an instruction-tuned model, or make the prompts plain text."
+        )
+    continues = bool(messages) and messages[-1].get("role") == "assistant"
+    encoded = tokenizer.apply_chat_template(
+        messages,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+        tokenize=True,
+        return_dict=True,
+        **(template or {}),
+    )
+    return list(encoded["input_ids"])
+
+
+def with_one_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """The ids with the leading BOS that plain text has, exactly once."""
+    bos = leading_bos(tokenizer)
+    if bos is None:
+        return ids
+    start = 0
+    while start < len(ids) and ids[start] == bos:
+        start += 1
+    return [bos, *ids[start:]]
+
+
+def leading_bos(tokenizer: Tokenizer) -> int | None:
+    """The BOS id that the tokenizer puts before plain text; None if it puts none."""
+    bos = getattr(tokenizer, "bos_token_id", None)
+    ids = list(tokenizer("a")["input_ids"])
+    return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
+
+
+def decode_text(
+    tokenizer: Tokenizer, ids: Sequence[int], ending: frozenset[int], keep_special: bool = False
+) -> str:
+    """Text of a completion without the end and padding tokens.
+
+    Args:
+        ending: ids that do not belong to the text: end-of-sequence and padding.
+        keep_special: keep other special tokens, such as tool-call markers.
+    """
+    kept = [i for i in ids if i not in ending]
+    return str(
+        tokenizer.decode(kept, skip_special_tokens=not keep_special, clean_up_tokenization_spaces=False)
+    )
+
+
+def stop_ids(
+    tokenizer: Tokenizer, generation_config: Any = None, more: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Every id that ends a completion: the tokenizer's, those of the model's generation config, and `more`."""
+    found: list[int] = []
+    for source in (
+        getattr(tokenizer, "eos_token_id", None),
+        getattr(generation_config, "eos_token_id", None),
+        list(more),
+    ):
+        found += list(source) if isinstance(source, list | tuple) else [source] if source is not None else []
+    return tuple(dict.fromkeys(int(i) for i in found))

@@ -1,0 +1,152 @@
+"""How completions are drawn: everything an engine needs to know, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from covey.errors import ConfigError
+
+OWN_NAMES = {
+    "max_new_tokens": "max_completion_length",
+    "max_length": "max_completion_length",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+}
+"""Options of `generation_kwargs` that GRPOConfig has a field for."""
+
+FIXED = {
+    "do_sample": True,
+    "num_return_sequences": None,
+    "num_beams": 1,
+    "use_cache": True,
+    "return_dict_in_generate": None,
+    "output_scores": None,
+    "pad_token_id": None,
+}
+"""Options that GRPO itself decides; only the value that it uses anyway is taken."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """Logits are divided by it before anything else but the repetition penalty."""
+    top_p: float = 1.0
+    """Keep the most probable tokens that together hold this probability; 1: all."""
+    top_k: int = 0
+    """Keep this many tokens; 0: all."""
+    min_p: float = 0.0
+    """Keep tokens at least this probable relative to the most probable one; 0: all."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits, and multiplies negative ones, of tokens seen before (arXiv:1909.05858, section 4.1)."""
+    min_new_tokens: int = 0
+    """No end-of-sequence id before this many tokens."""
+    suppress_tokens: tuple[int, ...] = ()
+    """Ids that are never drawn."""
+    padding_id: int | None = None
+    """The padding token, where it is no end token: never drawn, so that ids hold no padding."""
+    begin_suppress_tokens: tuple[int, ...] = ()
+    """Ids that are not drawn as the first token."""
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that are never completed."""
+    no_repeat_ngram_size: int = 0
+    """No n-gram of this size occurs twice; 0: no limit."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids that end a completion; the one that ended it belongs to the completion and is trained."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a completion; they belong to it."""
+    seed: int = 0
+    """The run's seed."""
+    step: tuple[int, ...] = (0,)
+    """What tells this round of sampling from others to the random numbers."""
+    greedy: bool = False
+    """Take the most probable token; the random numbers are not used."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether some tokens cannot be drawn although the policy gives them probability (top-k, top-p, min-p)."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+    @property
+    def changes_distribution(self) -> bool:
+        """Whether tokens are drawn from another distribution than the policy's own at this temperature."""
+        return bool(
+            self.is_truncated
+            or self.repetition_penalty != 1.0
+            or self.min_new_tokens
+            or self.suppress_tokens
+            or self.padding_id is not None
+            or self.begin_suppress_tokens
+            or self.bad_words_ids
+            or self.no_repeat_ngram_size
+        )
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """The part of `generation_kwargs` that is not a field of GRPOConfig."""
+
+    min_new_tokens: int = 0
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    no_repeat_ngram_size: int = 0
+    stop_strings: tuple[str, ...] = ()
+    eos_token_id: tuple[int, ...] = field(default=())
+    """More ids that end a completion."""
+
+
+def generation_options(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> GenerationOptions:
+    """Read `generation_kwargs`.
+
+    Args:
+        given: the user's options.
+        own: values of GRPOConfig's own sampling fields, by field name; a different value in `given` is a conflict.
+
+    Raises:
+        ConfigError: an unknown option, one that GRPO decides itself, or one that contradicts a field.
+    """
+    known = {f.name for f in fields(GenerationOptions)}
+    options: dict[str, Any] = {}
+    for name, value in (given or {}).items():
+        if name in known:
+            options[name] = _frozen(name, value)
+        elif name in OWN_NAMES:
+            _check_agrees(name, value, own)
+        elif name in FIXED:
+            if value != FIXED[name]:
+                raise ConfigError(
+                    f"generation_kwargs sets {name}={value!r}, which GRPO decides itself. Leave it out."
+                )
+        else:
+            raise ConfigError(
+                f"generation_kwargs has {name!r}, which the sampler does not know. It takes {', '.join(sorted(known))}; "
+                f"{', '.join(sorted(set(OWN_NAMES.values())))} are fields of GRPOConfig."
+            )
+    return GenerationOptions(**options)
+
+
+def _check_agrees(name: str, value: Any, own: Mapping[str, Any]) -> None:
+    setting = OWN_NAMES[name]
+    if value != own[setting]:
+        raise ConfigError(
+            f"generation_kwargs sets {name}={value!r} and GRPOConfig has {setting}={own[setting]!r}. Set it in one "
+            f"place: {setting}={value!r}."
+        )
+
+
+def _frozen(name: str, value: Any) -> Any:
+    if name == "bad_words_ids":
+        return tuple(tuple(int(i) for i in word) for word in value)
+    if name in ("min_new_tokens", "no_repeat_ngram_size"):
+        return int(value or 0)
+    if isinstance(value, str | int):
+        return (value,)
+    return tuple(value or ())

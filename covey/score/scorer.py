@@ -1,0 +1,144 @@
+"""Groups → scored groups: every reward over every completion, then the advantages.
+
+Rewards always see whole groups. Statistics that reach beyond a group (batch scaling, GDPO's whitening) are taken over
+all ranks: the numbers of every rank are exchanged, never the completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from covey.groups import Group, ScoredGroup
+from covey.metrics import Largest, Mean, Metric, Smallest, Spread, merge
+from covey.rewards.batch import RewardBatch, RewardTable
+from covey.rewards.evaluate import evaluate
+from covey.rewards.reward import Reward
+from covey.score.advantages import Estimator, has_spread, rows_of
+
+Gather = Callable[[Any], list[Any]]
+"""Every rank's value, in the order of the ranks."""
+
+
+@dataclass
+class Scorer:
+    """Scores groups with a fixed set of rewards."""
+
+    rewards: Sequence[Reward]
+    weights: Mapping[str, float]
+    estimate: Estimator
+    gather: Gather = lambda value: [value]
+    rank: int = 0
+
+    def score(
+        self, groups: Sequence[Group], trainer_state: Any = None
+    ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
+        """Scores, totals and advantages of whole groups.
+
+        Every rank calls it the same number of times, with or without groups of its own.
+
+        Returns:
+            The scored groups in the order given, and the metrics of this rank's share.
+
+        Raises:
+            RewardError: a reward raised or broke its contract.
+        """
+        table = self.table(groups, trainer_state)
+        values, totals, ids = _arrays(table, groups)
+        advantages = self._advantages(values, totals, ids)
+        scored = list(_scored_groups(groups, table, totals, advantages))
+        return scored, merge(table.metrics, reward_metrics(table, groups))
+
+    def table(self, groups: Sequence[Group], trainer_state: Any = None) -> RewardTable:
+        """What every reward gave every completion; no advantages (evaluation needs none)."""
+        return evaluate(self.rewards, self.weights, reward_batch(groups, trainer_state))
+
+    def _advantages(self, values: Any, totals: Any, ids: Any) -> Any:
+        parts = self.gather((values, totals, ids))
+        # The same prompt may stand on two ranks: an id is made unique by the rank that holds the group.
+        keys = [rank * 1_000_000 + part[2] for rank, part in enumerate(parts)]
+        all_advantages = self.estimate(
+            np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), np.concatenate(keys)
+        )
+        start = sum(len(p[1]) for p in parts[: self.rank])
+        return all_advantages[start : start + len(totals)]
+
+
+def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBatch:
+    """The completions of whole groups side by side, with the prompt's columns repeated for each."""
+    names = list(dict.fromkeys(name for g in groups for name in g.prompt.columns))
+    repeat = [(number, g) for number, g in enumerate(groups) for _ in g.completions]
+    return RewardBatch(
+        prompts=[g.prompt.content for _, g in repeat],
+        completions=[content for g in groups for content in g.contents()],
+        completion_ids=[list(c.ids) for g in groups for c in g.completions],
+        columns={name: [g.prompt.columns.get(name) for _, g in repeat] for name in names},
+        group_ids=[number for number, _ in repeat],
+        trainer_state=trainer_state,
+    )
+
+
+def reward_metrics(table: RewardTable, groups: Sequence[Group]) -> dict[str, Metric]:
+    """The metrics that a scored batch adds: the weighted total, each reward alone, groups without spread."""
+    _, totals, ids = _arrays(table, groups)
+    scored = [t for t in totals if not np.isnan(t)]
+    spreads = [totals[rows] for rows in rows_of(ids)]
+    metrics: dict[str, Metric] = {
+        "reward": Mean.of(scored),
+        "reward_std": Mean.of(Spread.of(g[~np.isnan(g)]).value or 0.0 for g in spreads),
+        "frac_reward_zero_std": Mean.of(float(not has_spread(g)) for g in spreads),
+        "reward/unscored": Mean.of(float(np.isnan(t)) for t in totals),
+    }
+    for name, column in table.scores.items():
+        values = [s.value for s in column if s.value is not None]
+        metrics[f"rewards/{name}/mean"] = Mean.of(values)
+        metrics[f"rewards/{name}/std"] = Spread.of(values)
+        metrics[f"rewards/{name}/count"] = Mean(float(len(values)))
+        metrics[f"rewards/{name}/failed"] = Mean.of(float(s.status == "failed") for s in column)
+    return metrics
+
+
+def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
+    """Lengths as generated, in tokens, and the share that hit the limit."""
+    completions = [c for g in groups for c in g.completions]
+    lengths = [len(c.ids) for c in completions]
+    ended = [len(c.ids) for c in completions if not c.is_truncated]
+    return {
+        "completions/mean_length": Mean.of(lengths),
+        "completions/min_length": Smallest.of(lengths),
+        "completions/max_length": Largest.of(lengths),
+        "completions/clipped_ratio": Mean.of(float(c.is_truncated) for c in completions),
+        "completions/mean_terminated_length": Mean.of(ended),
+        "completions/min_terminated_length": Smallest.of(ended),
+        "completions/max_terminated_length": Largest.of(ended),
+    }
+
+
+def _arrays(table: RewardTable, groups: Sequence[Group]) -> tuple[Any, Any, Any]:
+    ids = np.asarray([number for number, g in enumerate(groups) for _ in g.completions], dtype=np.int64)
+    totals = np.asarray([_nan(table.total(row)) for row in range(len(ids))], dtype=np.float64)
+    values = np.asarray(
+        [[_nan(table.value(name, row)) for name in table.scores] for row in range(len(ids))], dtype=np.float64
+    ).reshape(len(ids), len(table.scores))
+    return values, totals, ids
+
+
+def _nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _scored_groups(groups: Sequence[Group], table: RewardTable, totals: Any, advantages: Any) -> Any:
+    start = 0
+    for group in groups:
+        rows = range(start, start + len(group.completions))
+        start = rows.stop
+        yield ScoredGroup(
+            group=group,
+            scores={name: tuple(column[i] for i in rows) for name, column in table.scores.items()},
+            totals=tuple(None if np.isnan(totals[i]) else float(totals[i]) for i in rows),
+            advantages=tuple(float(advantages[i]) for i in rows),
+            extras={name: tuple(column[i] for i in rows) for name, column in table.extras.items()},
+        )

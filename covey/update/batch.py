@@ -1,0 +1,117 @@
+"""Scored groups → micro-batches: what one forward pass sees.
+
+Tokens of completions lie flat, row after row, without padding: every per-token tensor of a micro-batch has the shape
+(tokens,), and `row` says which completion a token belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covey.groups import Completion, Prompt, ScoredGroup
+
+
+@dataclass
+class Sample:
+    """One completion on its way into a micro-batch."""
+
+    prompt: Prompt
+    completion: Completion
+    advantage: float
+    group: int
+    """Number of its group within the window."""
+    in_loss: bool = True
+    """False: its tokens do not enter the loss (a truncated completion that is masked)."""
+
+    @property
+    def num_loss_tokens(self) -> int:
+        return sum(self.completion.loss_mask) if self.in_loss else 0
+
+
+def samples_of(scored: Sequence[ScoredGroup], mask_truncated: bool = False) -> list[Sample]:
+    """The completions of a window, flat, group after group."""
+    return [
+        Sample(s.group.prompt, c, a, number, in_loss=not (mask_truncated and c.is_truncated))
+        for number, s in enumerate(scored)
+        for c, a in zip(s.group.completions, s.advantages, strict=True)
+    ]
+
+
+@dataclass
+class MicroBatch:
+    """Completions that go through one forward pass together."""
+
+    prompts: list[tuple[int, ...]]
+    """Token ids of each row's prompt."""
+    completions: list[tuple[int, ...]]
+    """Token ids of each row's completion."""
+    groups: list[int]
+    """Which rows share a prompt."""
+    advantages: Tensor
+    """One per row, shape (rows,)."""
+    weights: Tensor
+    """What a token of each row weighs in the loss of the optimizer step, shape (rows,); see `covey.update.reduction`."""
+    mask: Tensor
+    """Tokens that enter the loss, shape (tokens,), bool."""
+    sampled: Tensor
+    """Log-probabilities under the policy as the sampler saw it, shape (tokens,)."""
+    old: Tensor | None = None
+    """Log-probabilities under the weights that the window began with, shape (tokens,); None: the present weights."""
+    reference: Tensor | None = None
+    """Log-probabilities under the reference, shape (tokens,); None: not needed."""
+    rows: tuple[int, ...] = ()
+    """Number of each row within the window, to name it in a report."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.completions)
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(c) for c in self.completions]
+
+    @property
+    def row(self) -> Tensor:
+        """The row of each token, shape (tokens,)."""
+        lengths = torch.tensor(self.lengths, device=self.mask.device)
+        return torch.repeat_interleave(torch.arange(self.num_rows, device=self.mask.device), lengths)
+
+    @property
+    def targets(self) -> Tensor:
+        """The token ids, shape (tokens,)."""
+        return torch.tensor([i for c in self.completions for i in c], device=self.mask.device)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the forward pass reads, prompts counted once per row."""
+        return sum(map(len, self.prompts)) + sum(self.lengths)
+
+    def to(self, device: torch.device | str) -> MicroBatch:
+        """The same batch with its tensors on another device."""
+        moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+def micro_batch(samples: Sequence[Sample], rows: Sequence[int], weights: Sequence[float]) -> MicroBatch:
+    """One micro-batch of the given samples.
+
+    Args:
+        rows: number of each sample within the window.
+        weights: what a token of each sample weighs in the loss.
+    """
+    mask = [kept and s.in_loss for s in samples for kept in s.completion.loss_mask]
+    return MicroBatch(
+        prompts=[s.prompt.ids for s in samples],
+        completions=[s.completion.ids for s in samples],
+        groups=[s.group for s in samples],
+        advantages=torch.tensor([s.advantage for s in samples], dtype=torch.float32),
+        weights=torch.tensor(list(weights), dtype=torch.float32),
+        mask=torch.tensor(mask, dtype=torch.bool),
+        sampled=torch.tensor([p for s in samples for p in s.completion.plain_logprobs], dtype=torch.float32),
+        rows=tuple(rows),
+    )
