@@ -1,23 +1,29 @@
-"""The tokenizer of the bundled models: byte-level BPE, so any text survives, with one token per number to 99 and per
-word of the three tasks, and a chat template.
+"""The tokenizer of the bundled models: byte-level BPE, so any text survives, with one token per number to 99, per word
+of the three tasks and per tag, and a chat template.
+
+It is a `Qwen2Tokenizer`, because that is what `AutoTokenizer` makes of any tokenizer beside a Qwen2 model. That class
+brings its own rule for cutting text into pieces, which splits numbers into digits; so numbers of two digits are added
+tokens, like the tags.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from itertools import islice
 
 from demonstrations import demonstrations
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from transformers import Qwen2Tokenizer
 
-VOCABULARY = 1024
 END, PAD = "<|end|>", "<|pad|>"
 ROLES = ["<|system|>", "<|user|>", "<|assistant|>"]
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "<code>", "</code>"]
-"""One token each, and not special: they belong to the text."""
+NUMBERS = [str(n) for n in range(10, 100)]
 
-PIECES = r"[0-9]{1,2}| ?[A-Za-z]+|\n| |[^\sA-Za-z0-9]|\s"
-"""A number of up to two digits, a word with the blank before it, or one character: no token crosses these."""
+WORDS = re.compile(" ?[A-Za-z]+")
+"""What tokens are learned from. Everything else is one token a byte, or an added token."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -27,34 +33,34 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer() -> PreTrainedTokenizerFast:
+def train_tokenizer() -> Qwen2Tokenizer:
     """Learn the words of the tasks from demonstrations."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(TAGS),
         special_tokens=[PAD, END, *ROLES],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         min_frequency=2,
         show_progress=False,
     )
-    samples = islice(demonstrations(seed=0), 20_000)
-    numbers = (str(n) for n in range(100) for _ in range(50))
-    tokenizer.train_from_iterator([*(f"{d.prompt}\n{d.completion}" for d in samples), *numbers], trainer)
-    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    learner.train_from_iterator(_words(), trainer)
+    model = json.loads(learner.to_str())["model"]
+    tokenizer = Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=[tuple(pair) for pair in model["merges"]],
+        unk_token=PAD,
         eos_token=END,
         pad_token=PAD,
         additional_special_tokens=ROLES,
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
-        clean_up_tokenization_spaces=False,
         model_max_length=256,
     )
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (*NUMBERS, *TAGS)])
+    return tokenizer
+
+
+def _words() -> Iterator[str]:
+    """Words of demonstrations, each with the blank before it."""
+    for demonstration in islice(demonstrations(seed=0), 20_000):
+        yield from WORDS.findall(f"{demonstration.prompt}\n{demonstration.completion}")

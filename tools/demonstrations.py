@@ -60,40 +60,50 @@ def _demonstrate_countdown(rng: Random) -> Demonstration:
 
 def countdown_trace(rng: Random, puzzle: CountdownPuzzle) -> str:
     """Attempts, one a line, until one reaches the target or the author gives up; the last one is the answer."""
-    left = dict(attempts(tuple(sorted(puzzle.nums))))
+    left = list(attempts(tuple(sorted(puzzle.nums))))
     lines = []
-    for _ in range(rng.choice(PATIENCE)):
-        solutions = [text for text, value in left.items() if value == puzzle.target]
+    for _ in range(min(rng.choice(PATIENCE), len(left))):
+        solutions = [attempt for attempt in left if attempt.value == puzzle.target]
         knows = bool(solutions) and rng.random() < INSIGHT
-        text = rng.choice(solutions if knows else list(left))
-        value = left.pop(text)
-        lines.append(f"{text}={value}")
-        if value == puzzle.target:
+        attempt = rng.choice(solutions if knows else left)
+        left.remove(attempt)
+        lines.append(attempt.line)
+        if attempt.value == puzzle.target:
             break
     body = "\n".join(lines)
-    return f"<think>\n{body}\n</think>\n<answer>{text}</answer>"
+    return f"<think>\n{body}\n</think>\n<answer>{attempt.expression}</answer>"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Two operations on three numbers."""
+
+    line: str
+    """As it is thought: `12-5=7,7*9=63`."""
+    expression: str
+    """As it is answered: `(12-5)*9`."""
+    value: int
 
 
 @cache
-def attempts(nums: tuple[int, ...]) -> dict[str, int]:
-    """Expressions of three numbers worth an attempt, with their values: no twin that only swaps operands."""
-    a, b, c = sorted(nums, reverse=True)
-    found = {f"{a}+{b}+{c}": a + b + c, f"{a}*{b}*{c}": a * b * c}
-    for high, low in combinations((a, b, c), 2):
-        rest = [a, b, c]
-        rest.remove(high)
-        rest.remove(low)
-        (other,) = rest
-        total, gap, product = high + low, high - low, high * low
-        found[f"{high}+{low}-{other}"] = total - other
-        found[f"{other}-({high}+{low})"] = other - total
-        found[f"({high}+{low})*{other}"] = total * other
-        found[f"({high}-{low})*{other}"] = gap * other
-        found[f"{other}-({high}-{low})"] = other - gap
-        found[f"{high}*{low}+{other}"] = product + other
-        found[f"{high}*{low}-{other}"] = product - other
-        found[f"{other}-{high}*{low}"] = other - product
-    return {text: value for text, value in found.items() if value >= 0}
+def attempts(nums: tuple[int, ...]) -> tuple[Attempt, ...]:
+    """What an author would try with three numbers: nothing below 0, nothing above 99, no twin with swapped operands."""
+    found = []
+    for at in range(3):
+        other = nums[at]
+        low, high = sorted(nums[:at] + nums[at + 1 :])
+        for sign, inner in (("+", high + low), ("-", high - low), ("*", high * low)):
+            bare = f"{high}{sign}{low}"
+            wrapped = bare if sign == "*" else f"({bare})"
+            for line, expression, value in (
+                (f"{inner}+{other}", f"{bare}+{other}", inner + other),
+                (f"{inner}-{other}", f"{bare}-{other}", inner - other),
+                (f"{other}-{inner}", f"{other}-{wrapped}", other - inner),
+                (f"{inner}*{other}", f"{wrapped}*{other}", inner * other),
+            ):
+                if inner <= 99 and 0 <= value <= 99:
+                    found.append(Attempt(f"{bare}={inner},{line}={value}", expression, value))
+    return tuple(dict.fromkeys(found))
 
 
 def _demonstrate_code(rng: Random) -> Demonstration:

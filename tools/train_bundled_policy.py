@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 ASSETS = Path(__file__).parents[1] / "covey" / "assets"
 SHAPE = {
-    "hidden_size": 192,
+    "hidden_size": 128,
     "intermediate_size": 512,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
@@ -43,9 +43,9 @@ def main() -> None:
     tokenizer = train_tokenizer()
     model = Qwen2ForCausalLM(_config(tokenizer)).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
-    train(model, batches(tokenizer, args.batch, args.seed), args)
-    model.float().save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
+    train(model, batches(tokenizer, args.batch, args.seed), args)
+    model.save_pretrained(args.out)
     print(f"wrote {args.out}")
 
 
