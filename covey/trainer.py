@@ -52,7 +52,7 @@ from covey.score.scorer import Scorer, completion_metrics
 from covey.score.signals import Signals
 from covey.update.assemble import assemble
 from covey.update.batch import MicroBatch, samples_of
-from covey.update.forward import token_logprobs
+from covey.update.forward import Forward
 from covey.update.objective import Clip, masked_mean, objective
 from covey.update.reference import Reference
 from covey.update.window import Window
@@ -167,6 +167,7 @@ class GRPOTrainer(Trainer):
         # Some releases know no `loss_is_scaled_for_ga`; there this stops the division by the accumulation.
         self.model_accepts_loss_kwargs = True
         _let_gradients_through(policy)
+        self.forward = Forward(policy, args.temperature)
         unsaid = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
         self.engine = NativeEngine(
             lambda ids: decode_text(tokenizer, ids, unsaid, args.keep_special_tokens),
@@ -308,11 +309,11 @@ class GRPOTrainer(Trainer):
 
     def _logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         with self.accelerator.autocast():
-            return token_logprobs(model, batch, self.args.temperature)
+            return self.forward(model, batch)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        with self._timed("update"):
-            return super().training_step(*args, **kwargs)
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        with self._timed("update"), self.forward.layout(inputs["batch"]):
+            return super().training_step(model, inputs, *args, **kwargs)
 
     # --- numbers that are not finite ----------------------------------------------------------------------------------
 
@@ -418,7 +419,8 @@ class GRPOTrainer(Trainer):
         if self.is_world_process_zero():
             print(f"Plan\n{self.plan}\n{LOSS_STARTS_AT_ZERO}")
         self.window, self.nonfinite_steps = Window(), 0
-        self._open_completion_log(0)
+        if not resume_from_checkpoint:
+            self._open_completion_log(0)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from covey.errors import RewardError
 from covey.groups import Score
 from covey.rewards.batch import RESERVED, Notes, RewardBatch
+from covey.rewards.failure import Failure
 
 
 @dataclass
@@ -43,15 +44,24 @@ class Reward:
         self.is_async = _is_async(self.function)
 
     def missing_columns(self, columns: Iterable[str]) -> list[str]:
-        """Required arguments that neither Covey nor the dataset provides."""
-        return sorted(self.required - set(columns) - set(RESERVED))
+        """Required arguments that neither Covey nor the dataset provides.
 
-    def call(self, batch: RewardBatch, notes: Notes) -> Any:
-        """Call the function with what it asks for; a coroutine function gives a coroutine."""
-        arguments = batch.arguments(notes)
+        A callable may know better than its signature says, and have a method `missing_columns` of its own.
+        """
+        columns = list(columns)
+        missing = self.required - set(columns) - set(RESERVED)
+        asked = getattr(self.function, "missing_columns", None)
+        return sorted(missing | set(asked(columns) if asked is not None else ()))
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Call the function with those of the arguments that it asks for; a coroutine function gives a coroutine."""
         if not self.takes_all:
             arguments = {name: value for name, value in arguments.items() if name in self.names}
         return self.function(**arguments)
+
+    def call(self, batch: RewardBatch, notes: Notes) -> Any:
+        """Call the function with what it asks for of a batch."""
+        return self(**batch.arguments(notes))
 
     def scores(self, result: Any, expected: int) -> list[Score]:
         """What a call gave, as scores.
@@ -91,7 +101,8 @@ class Reward:
             )
         number = float(value)
         if not math.isfinite(number):
-            return Score(None, "failed", f"{number} is not a finite number")
+            reason = value.reason if isinstance(value, Failure) else f"{number} is not a finite number"
+            return Score(None, "failed", reason)
         return Score(number)
 
 

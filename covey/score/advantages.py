@@ -27,6 +27,9 @@ EPSILON = 1e-4
 NOISE = 1e-6
 """Relative size of differences that are taken for rounding: about eight times the resolution of float32."""
 
+CANCELLED = 1e-12
+"""The same as an absolute size: what is left where rewards of ordinary size cancel, as in 0.1 + 0.2 - 0.3."""
+
 
 def group_advantages(
     rewards: ArrayLike, groups: ArrayLike, scale: Scale = "group", epsilon: float = EPSILON
@@ -101,7 +104,7 @@ def deviation(values: Floats) -> float:
 def has_spread(values: Floats) -> bool:
     """Whether the values that are not NaN differ by more than rounding noise."""
     kept = values[~np.isnan(values)]
-    return bool(kept.size > 1 and np.ptp(kept) > NOISE * np.abs(kept).max())
+    return bool(kept.size > 1 and np.ptp(kept) > max(NOISE * np.abs(kept).max(), CANCELLED))
 
 
 def rows_of(groups: ArrayLike) -> list[NDArray[np.intp]]:
