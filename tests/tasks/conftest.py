@@ -1,5 +1,9 @@
 """Completions that try to be paid for nothing. No verifier pays for any of them."""
 
+import sys
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 
 LONG = 100_000
@@ -42,3 +46,12 @@ def _attacks(prompt: str, tag: str, gold: str) -> dict[str, str]:
         "blanks": f"<{tag}>{' ' * LONG}</{tag}>",
         "a block far away": f"{'<' * LONG}<{tag}>{gold}</{tag}>",
     }
+
+
+@pytest.fixture(scope="session")
+def tools():
+    """Imports a module of `tools/` by name."""
+    folder = str(Path(__file__).parents[2] / "tools")
+    sys.path.insert(0, folder)
+    yield import_module
+    sys.path.remove(folder)
