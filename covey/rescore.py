@@ -16,20 +16,23 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import ConfigError, RewardError
-from covey.groups import Group, Score
+from covey.groups import Completion, Group, Prompt, Score
+from covey.loss_types import LOSS_TYPES, REDUCTIONS
+from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
-from covey.rewards.reward import Reward
 from covey.runs import Run
 from covey.runs.regroup import regroup
-from covey.score.advantages import estimator, has_spread, rows_of
+from covey.score.advantages import Scale, has_spread, rows_of
+from covey.score.estimators import estimator
 from covey.score.scorer import reward_batch
-from covey.update.reduction import Totals, row_weights
+from covey.update.batch import Sample
+from covey.update.reduction import Reduction, Totals, row_weights
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +42,7 @@ Floats = NDArray[np.float64]
 
 AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 SCALES = ("group", "batch", "none")
-LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
+LOSSES = tuple(REDUCTIONS)
 
 
 @dataclass(frozen=True)
@@ -239,8 +242,10 @@ def _score(rows: pa.Table, how: WhatIf, replaced: Mapping[str, Sequence[Score]],
     values, failed = _values(rows, names, replaced)
     totals = _totals(values, failed, weights)
     ids = _group_ids(rows["step"].to_numpy(), rows["group"].to_numpy())
-    estimate = estimator(str(how.multi_objective_aggregation), how.scale_rewards, weights)  # type: ignore[arg-type]
-    advantages = estimate(values, totals, ids)
+    named = str(run.settings.get("advantage_estimator") or "grpo")
+    estimate = estimator(named, str(how.multi_objective_aggregation), cast(Scale, how.scale_rewards), weights)
+    lengths = rows["tokens"].to_numpy().astype(np.float64)
+    advantages = estimate(values, totals, ids, lengths)
     return _weighed(rows, how, totals, np.asarray(advantages), ids, run)
 
 
@@ -276,19 +281,32 @@ def _weighed(
     rows: pa.Table, how: WhatIf, totals: Floats, advantages: Floats, ids: NDArray[np.int64], run: Run
 ) -> Scoring:
     """Losses and pulls from advantages, by the token weights of the loss."""
-    lengths = rows["tokens"].to_numpy().astype(np.int64)
-    kept = np.ones(len(lengths), dtype=bool)
-    if how.mask_truncated_completions:
-        lengths = np.where(np.array(rows["finish"].to_pylist(), dtype=object) == "length", 0, lengths)
+    kept = np.ones(rows.num_rows, dtype=bool)
     if how.drop_groups_without_spread:
         for r in rows_of(ids):
             kept[r] = has_spread(totals[r])
-    counted = np.where(kept, lengths, 0)
-    whole = Totals(int(counted.sum()), int(kept.sum()), 1)
-    limit = int(run.settings.get("max_completion_length") or max(1, lengths.max(initial=1)))
-    weights = np.asarray(row_weights(str(how.loss_type), counted.tolist(), whole, limit))
-    terms = weights * counted * advantages
+    samples = _samples(rows, ids, bool(how.mask_truncated_completions))
+    limit = int(run.settings.get("max_completion_length") or max(len(s.completion.ids) for s in samples))
+    reduction = Reduction(LOSS_TYPES[str(how.loss_type)].reduction, limit)
+    counted = [s for s, keeps in zip(samples, kept, strict=True) if keeps]
+    weights = np.zeros(rows.num_rows)
+    weights[kept] = row_weights(reduction, counted, Totals.of(counted))
+    terms = weights * np.array([s.num_loss_tokens for s in samples]) * advantages
     return Scoring(totals, advantages, np.abs(terms), -terms)
+
+
+def _samples(rows: pa.Table, ids: NDArray[np.int64], masks_truncated: bool) -> list[Sample]:
+    """Recorded completions as the reducer takes them: lengths and groups are all that it looks at."""
+    samples = []
+    for tokens, finish, group in zip(
+        rows["tokens"].to_pylist(), rows["finish"].to_pylist(), ids, strict=True
+    ):
+        prompt = Prompt("", (0,), seed_key=(int(group),))
+        completion = Completion((0,) * tokens, (0.0,) * tokens, "", finish)
+        samples.append(
+            Sample(prompt, completion, 0.0, int(group), not (masks_truncated and finish == "length"))
+        )
+    return samples
 
 
 def _keys(rows: pa.Table) -> dict[str, NDArray[Any]]:

@@ -10,6 +10,10 @@ from covey.rewards.reward import Reward
 from covey.errors import ConfigError, RewardError
 from covey.groups import Completion, Group, Prompt, Score
 from covey.rescore import WhatIf, rescore
+<<<<<<< HEAD
+=======
+from covey.rewards.contract import Reward
+>>>>>>> main
 from covey.runs import RunWriter
 from covey.score.advantages import estimator
 from covey.score.scorer import Scorer

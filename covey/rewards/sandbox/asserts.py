@@ -25,6 +25,7 @@ def grade_asserts(
             names = {**undefined_names([job.setup, *job.tests]), **job.names}
             tests.send({"names": names, "setup": job.setup, "tests": list(job.tests)})
             rest = _read_verdicts(tests, verdicts, len(job.tests), stop_early)
+            tests.kill()  # both end at the same time, rather than one after the other
         except (ChildEnded, TooLate, TooMuch) as error:
             rest = ended_verdict(error, tests.close(), limits)
         end = candidate.close()
