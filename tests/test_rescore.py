@@ -5,15 +5,11 @@ from random import Random
 
 import numpy as np
 import pytest
-from covey.rewards.reward import Reward
 
 from covey.errors import ConfigError, RewardError
 from covey.groups import Completion, Group, Prompt, Score
 from covey.rescore import WhatIf, rescore
-<<<<<<< HEAD
-=======
 from covey.rewards.contract import Reward
->>>>>>> main
 from covey.runs import RunWriter
 from covey.score.advantages import estimator
 from covey.score.scorer import Scorer
