@@ -18,6 +18,7 @@ from covey.rewards.batch import RewardBatch, RewardTable
 from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
 from covey.score.advantages import has_spread, rows_of
+from covey.score.attribution import contributions
 from covey.score.estimators import Estimator
 from covey.score.shaping import Shaping, shaped_totals
 
@@ -61,6 +62,7 @@ class Scorer:
         advantages = self._advantages(values, rewards, ids, lengths)
         scored = list(_scored_groups(groups, table, totals, advantages))
         metrics: dict[str, Metric] = {"advantages/mean_abs": Mean.of(np.abs(advantages))}
+        metrics |= _shares(table, contributions(values, list(table.weights.values()), rewards, ids))
         if penalties is not None:
             metrics["reward/kl_penalty"] = Mean.of(penalties)
         return scored, merge(table.metrics, reward_metrics(table, groups), metrics)
@@ -86,6 +88,13 @@ class Scorer:
         all_advantages = self.estimate(everything[0], everything[1], np.concatenate(keys), everything[2])
         start = sum(len(p[1]) for p in parts[: self.rank])
         return all_advantages[start : start + len(rewards)]
+
+
+def _shares(table: RewardTable, parts: Any) -> dict[str, Metric]:
+    """Each reward's share of the absolute advantage, as parts of one sum."""
+    whole = float(parts.sum())
+    names = (f"rewards/{name}/advantage_share" for name in table.scores)
+    return {name: Mean(float(part), whole) for name, part in zip(names, parts, strict=True)}
 
 
 def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBatch:
