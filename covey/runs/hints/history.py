@@ -76,9 +76,6 @@ class History:
         """Values of a group statistic in the order of the steps."""
         return _values(self._statistics, name, last)
 
-    def metric_names(self, prefix: str) -> list[str]:
-        return [name for name in self._metrics if name.startswith(prefix)]
-
     def mean(self, name: str, last: int) -> float | None:
         """Mean of the last values of a metric; None where there are fewer."""
         return _mean(self.metric(name, last), last)

@@ -60,7 +60,7 @@ function rewardTable(lines, reward) {
   const kept = lines.filter((e) => e.measured[reward]);
   const powers = [...new Set(kept.flatMap((e) => Object.keys(e.measured[reward].pass || {})))].map(Number).sort((a, b) => a - b).filter((k) => k > 1);
   return h('div.table-box', {}, h('table', {},
-    h('thead', {}, h('tr', {}, h('th.num', {}, 'step'), h('th', {}, 'mean'), h('th.num', {}, 'interval'), powers.map((k) => h('th.num', {}, 'pass@' + k)),
+    h('thead', {}, h('tr', {}, h('th.num', {}, 'step'), h('th.num', {}, 'mean'), h('th.num', {}, 'interval'), powers.map((k) => h('th.num', {}, 'pass@' + k)),
       h('th', {}, 'against the first'), h('th', {}, 'against the one before'), h('th', {}, 'against the best before'))),
     h('tbody', {}, kept.map((e) => evaluationRow(e, reward, powers)))));
 }
