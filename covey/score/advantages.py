@@ -12,7 +12,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -112,20 +112,3 @@ def rows_of(groups: ArrayLike) -> list[NDArray[np.intp]]:
     ids = np.asarray(groups)
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     return [np.flatnonzero(inverse == k) for k in np.argsort(first, kind="stable")]
-
-
-Estimator = Callable[[Floats, Floats, NDArray[np.int64]], Floats]
-"""(values [completions, rewards], totals [completions], group ids) → advantages [completions]."""
-
-
-def estimator(
-    aggregation: str = "sum_then_normalize", scale: Scale = "group", weights: Sequence[float] = ()
-) -> Estimator:
-    """The estimator that the settings name; both aggregations see every value, so that they can be swapped."""
-    if aggregation == "normalize_then_sum":
-        return lambda values, totals, groups: np.where(
-            np.isnan(totals),
-            0.0,
-            gdpo_advantages(np.where(np.isnan(totals)[:, None], np.nan, values), weights, groups),
-        )
-    return lambda values, totals, groups: group_advantages(totals, groups, scale)

@@ -7,17 +7,19 @@ all ranks: the numbers of every rank are exchanged, never the completions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from covey.groups import Group, ScoredGroup
-from covey.metrics import Largest, Mean, Metric, Smallest, Spread, merge
+from covey.metrics import Largest, Mean, Metric, Smallest, Spread, Total, merge
 from covey.rewards.batch import RewardBatch, RewardTable
+from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
-from covey.rewards.reward import Reward
-from covey.score.advantages import Estimator, has_spread, rows_of
+from covey.score.advantages import has_spread, rows_of
+from covey.score.estimators import Estimator
+from covey.score.shaping import Shaping, shaped_totals
 
 Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
@@ -28,17 +30,22 @@ class Scorer:
     """Scores groups with a fixed set of rewards."""
 
     rewards: Sequence[Reward]
-    weights: Mapping[str, float]
+    weights: Mapping[str, float] | None
+    """By name; None: those that the rewards bring along."""
     estimate: Estimator
     gather: Gather = lambda value: [value]
     rank: int = 0
+    shaping: Shaping = field(default_factory=Shaping)
 
     def score(
-        self, groups: Sequence[Group], trainer_state: Any = None
+        self, groups: Sequence[Group], trainer_state: Any = None, penalties: Sequence[float] | None = None
     ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
         """Scores, totals and advantages of whole groups.
 
         Every rank calls it the same number of times, with or without groups of its own.
+
+        Args:
+            penalties: taken off the reward of each completion before advantages are worked out.
 
         Returns:
             The scored groups in the order given, and the metrics of this rank's share.
@@ -48,23 +55,37 @@ class Scorer:
         """
         table = self.table(groups, trainer_state)
         values, totals, ids = _arrays(table, groups)
-        advantages = self._advantages(values, totals, ids)
+        completions = [c for g in groups for c in g.completions]
+        rewards = shaped_totals(totals, [c.is_truncated for c in completions], self.shaping, penalties)
+        lengths = np.asarray([sum(c.loss_mask) for c in completions], dtype=np.float64)
+        advantages = self._advantages(values, rewards, ids, lengths)
         scored = list(_scored_groups(groups, table, totals, advantages))
+        metrics: dict[str, Metric] = {"advantages/mean_abs": Mean.of(np.abs(advantages))}
+        if penalties is not None:
+            metrics["reward/kl_penalty"] = Mean.of(penalties)
+        return scored, merge(table.metrics, reward_metrics(table, groups), metrics)
+
+    def judge(
+        self, groups: Sequence[Group], trainer_state: Any = None
+    ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
+        """Scores and totals without advantages: what evaluation needs. Nothing is exchanged between ranks."""
+        table = self.table(groups, trainer_state)
+        _, totals, _ = _arrays(table, groups)
+        scored = list(_scored_groups(groups, table, totals, np.zeros_like(totals)))
         return scored, merge(table.metrics, reward_metrics(table, groups))
 
     def table(self, groups: Sequence[Group], trainer_state: Any = None) -> RewardTable:
         """What every reward gave every completion; no advantages (evaluation needs none)."""
         return evaluate(self.rewards, self.weights, reward_batch(groups, trainer_state))
 
-    def _advantages(self, values: Any, totals: Any, ids: Any) -> Any:
-        parts = self.gather((values, totals, ids))
+    def _advantages(self, values: Any, rewards: Any, ids: Any, lengths: Any) -> Any:
+        parts = self.gather((values, rewards, ids, lengths))
         # The same prompt may stand on two ranks: an id is made unique by the rank that holds the group.
         keys = [rank * 1_000_000 + part[2] for rank, part in enumerate(parts)]
-        all_advantages = self.estimate(
-            np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), np.concatenate(keys)
-        )
+        everything = [np.concatenate([p[n] for p in parts]) for n in (0, 1, 3)]
+        all_advantages = self.estimate(everything[0], everything[1], np.concatenate(keys), everything[2])
         start = sum(len(p[1]) for p in parts[: self.rank])
-        return all_advantages[start : start + len(totals)]
+        return all_advantages[start : start + len(rewards)]
 
 
 def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBatch:
@@ -96,9 +117,29 @@ def reward_metrics(table: RewardTable, groups: Sequence[Group]) -> dict[str, Met
         values = [s.value for s in column if s.value is not None]
         metrics[f"rewards/{name}/mean"] = Mean.of(values)
         metrics[f"rewards/{name}/std"] = Spread.of(values)
-        metrics[f"rewards/{name}/count"] = Mean(float(len(values)))
+        metrics[f"rewards/{name}/count"] = Total(len(values))
         metrics[f"rewards/{name}/failed"] = Mean.of(float(s.status == "failed") for s in column)
     return metrics
+
+
+def task_metrics(scored: Sequence[ScoredGroup], column: str) -> dict[str, Metric]:
+    """Mean reward and number of scored completions of each task; a row's task is what its column holds."""
+    totals: dict[str, list[float]] = {}
+    for s in scored:
+        task = s.group.prompt.columns.get(column)
+        if task is not None:
+            totals.setdefault(str(task), []).extend(t for t in s.totals if t is not None)
+    metrics: dict[str, Metric] = {}
+    for task, values in totals.items():
+        metrics[f"tasks/{task}/reward"] = Mean.of(values)
+        metrics[f"tasks/{task}/count"] = Total(len(values))
+    return metrics
+
+
+def no_task_metrics(tasks: Sequence[str]) -> dict[str, Metric]:
+    """The names of `task_metrics`, without a measurement, so that the keys are there from the first step on."""
+    rewards: dict[str, Metric] = {f"tasks/{task}/reward": Mean(0.0, 0.0) for task in tasks}
+    return rewards | {f"tasks/{task}/count": Total(0) for task in tasks}
 
 
 def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:

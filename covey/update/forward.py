@@ -159,7 +159,11 @@ def _gap(model: nn.Module, batch: MicroBatch, temperature: float) -> Tensor:
 
 def _sliding_window(policy: nn.Module) -> int | None:
     """The shortest attention window of any layer; None where every layer sees everything."""
-    windows = [getattr(m, "sliding_window", None) for m in policy.modules()]
+    config: Any = getattr(innermost(policy), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    layers = getattr(text, "layer_types", None) or ["sliding_attention"]
+    windows = [getattr(text, "sliding_window", None)] if "sliding_attention" in layers else []
+    windows += [getattr(m, "sliding_window", None) for m in policy.modules()]
     return min((w for w in windows if isinstance(w, int) and w > 0), default=None)
 
 

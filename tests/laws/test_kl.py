@@ -10,11 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.update.objective import BOUND, k1, k2, k3, kl_loss, ratio
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
+from covey.update.kl import completion_divergences, k1, k2, k3, kl_loss
+from covey.update.ratios import BOUND, ratio
+from tests.terms import tensor
 
 
 def close(values, tolerance=2e-6):
@@ -85,17 +83,49 @@ def test_the_true_gradient():
 
 
 @pytest.mark.parametrize(
-    ("loss", "gradient_by_logits"),
+    ("estimator", "alone", "weighed"),
     [
-        (lambda new, other, ratios: k1(new, other), [0.0, 0.0, 0.0]),
-        (lambda new, other, ratios: k2(new, other), TRUE_GRADIENT),
-        (lambda new, other, ratios: kl_loss(new, other, None), REVERSED_GRADIENT),
-        (lambda new, other, ratios: kl_loss(new, other, ratios), TRUE_GRADIENT),
+        ("k1", [0.0, 0.0, 0.0], TRUE_GRADIENT),
+        ("k2", TRUE_GRADIENT, TRUE_GRADIENT),
+        ("k3", REVERSED_GRADIENT, TRUE_GRADIENT),
     ],
-    ids=["k1", "k2", "k3", "k3 times the ratio"],
 )
-def test_what_each_estimator_pushes_towards(loss, gradient_by_logits):
-    assert expected_gradient(loss) == close(gradient_by_logits)
+def test_what_each_estimator_pushes_towards(estimator, alone, weighed):
+    """Differentiated alone only k2 is right; weighed by the ratio all three are."""
+    assert expected_gradient(lambda new, other, ratios: kl_loss(estimator, new, other, None)) == close(alone)
+    assert expected_gradient(lambda new, other, ratios: kl_loss(estimator, new, other, ratios)) == close(
+        weighed
+    )
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_weighed_estimators_are_right_off_the_sampling_policy_too(estimator):
+    """Tokens drawn from another policy than the present one: the ratio makes up for it."""
+    sampler = tensor(0.2, 0.2, 0.6)
+
+    def average(logits):
+        new = torch.log_softmax(logits, -1)
+        return (sampler * kl_loss(estimator, new, REFERENCE.log(), ratio(new, sampler.log()))).sum()
+
+    assert gradient(average, POLICY.log()).tolist() == close(TRUE_GRADIENT)
+
+
+@pytest.mark.parametrize(("estimator", "is_right"), [("k1", True), ("k3", False)])
+def test_in_the_reward_k1_has_the_gradient_of_the_divergence(estimator, is_right):
+    """A penalty in the reward moves the policy by E[k grad log p]."""
+    score = (
+        torch.eye(3, dtype=torch.float64) - POLICY
+    )  # grad of log p(token) by the logits, one row per token
+    values = {"k1": k1, "k3": k3}[estimator](POLICY.log(), REFERENCE.log())
+    moved = (POLICY * values) @ score
+    assert (moved.tolist() == close(TRUE_GRADIENT)) is is_right
+
+
+def test_the_divergence_of_a_completion_is_the_sum_over_its_tokens():
+    new, other = tensor(0.5, 0.25, 0.5).log(), tensor(0.25, 0.5, 0.5).log()
+    row = torch.tensor([0, 0, 2])
+    assert completion_divergences("k1", new, other, row, 3) == close([0.0, 0.0, 0.0])
+    assert completion_divergences("k3", new, other, row, 3) == close([0.5, 0.0, 0.0])
 
 
 @pytest.mark.parametrize(("is_weighted", "slope"), [(True, 0.19775), (False, 0.40000)])
@@ -105,7 +135,7 @@ def test_two_token_policy(is_weighted, slope):
 
     def average(logits):
         new = torch.log_softmax(logits, -1)
-        return (policy * kl_loss(new, other, ratio(new, new.detach()) if is_weighted else None)).sum()
+        return (policy * kl_loss("k3", new, other, ratio(new, new.detach()) if is_weighted else None)).sum()
 
     assert gradient(average, policy.log())[0].item() == close(slope, 6e-6)
 
@@ -125,5 +155,7 @@ def test_far_apart_is_finite(gap):
         assert torch.isfinite(gradient(lambda x, e=estimator: e(x, tensor(0.0)), tensor(-gap))).all()
     new = tensor(gap, -gap)
     assert torch.isfinite(ratio(new, tensor(0.0, 0.0))).all()
-    assert torch.isfinite(gradient(lambda x: kl_loss(x, tensor(0.0, 0.0), ratio(x, x.detach())), new)).all()
+    assert torch.isfinite(
+        gradient(lambda x: kl_loss("k3", x, tensor(0.0, 0.0), ratio(x, x.detach())), new)
+    ).all()
     assert ratio(new, tensor(0.0, 0.0)).max().item() <= math.exp(BOUND) * (1 + 1e-12)

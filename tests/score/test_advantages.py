@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from covey.score.advantages import (
-    estimator,
     gdpo_advantages,
     group_advantages,
     has_spread,
@@ -182,23 +181,3 @@ def test_groups_go_by_id_whatever_their_size_and_order(scale):
 
 def test_rows_of_a_group_come_in_the_order_of_their_first_appearance():
     assert [r.tolist() for r in rows_of([5, 2, 5, 9, 2])] == [[0, 2], [1, 4], [3]]
-
-
-def test_the_estimator_that_the_settings_name():
-    totals = np.nansum(MIXTURE * WEIGHTS, axis=1)
-    ids = np.asarray(IDS)
-    summed = estimator("sum_then_normalize", "none", WEIGHTS)(MIXTURE, totals, ids)
-    assert summed.tolist() == group_advantages(totals, ids, "none").tolist()
-    apart = estimator("normalize_then_sum", "group", WEIGHTS)(MIXTURE, totals, ids)
-    assert apart.tolist() == gdpo_advantages(MIXTURE, WEIGHTS, ids).tolist()
-
-
-def test_gdpo_leaves_a_row_out_whose_total_is_missing():
-    # one required reward failed on the first row: its other values do not count either
-    totals = np.nansum(MIXTURE * WEIGHTS, axis=1)
-    totals[0] = NAN
-    got = estimator("normalize_then_sum", "group", WEIGHTS)(MIXTURE, totals, np.asarray(IDS))
-    without = MIXTURE.copy()
-    without[0] = NAN
-    assert got.tolist() == gdpo_advantages(without, WEIGHTS, IDS).tolist()
-    assert got[0] == 0.0

@@ -4,15 +4,17 @@ import math
 
 import pytest
 
-from covey.rewards.reward import Reward
-from covey.score.advantages import estimator
+from covey.rewards.contract import Reward
+from covey.score.estimators import estimator
 from covey.score.scorer import Scorer, completion_metrics
+from covey.score.shaping import Shaping
+from tests.ranks import on_ranks
 
 
 def scorer(weights, *functions, aggregation="sum_then_normalize", **kwargs):
     rewards = [Reward(f, f.__name__) for f in functions]
     named = {r.name: w for r, w in zip(rewards, weights, strict=True)}
-    return Scorer(rewards, named, estimator(aggregation, "group", weights), **kwargs)
+    return Scorer(rewards, named, estimator("grpo", aggregation, "group", weights), **kwargs)
 
 
 def numbers(name, *values):
@@ -88,31 +90,21 @@ def test_normalize_then_sum_sees_every_reward(group):
 
 def test_statistics_beyond_a_group_are_taken_over_all_ranks(group):
     """Two ranks with the same prompt: their groups stay apart, and each gets its own share of the numbers."""
-    everything = []
+    one, two = group("a", "b"), group("c", "d")
 
-    def gather(value):
-        everything.append(value)
-        return everything
+    def on_rank(rank, gather):
+        s = scorer([1], numbers("f", *((1, 0), (10, 4))[rank]), gather=gather, rank=rank)
+        s.estimate = estimator("grpo", "sum_then_normalize", "batch", [1.0])
+        (scored,), _ = s.score([(one, two)[rank]])
+        return scored.advantages
 
     both = scorer([1], numbers("f", 1, 0, 10, 4))
-    both.estimate = estimator("sum_then_normalize", "batch", [1.0])
-    (left, right), _ = both.score([group("a", "b"), group("c", "d")])
-    first = scorer([1], numbers("f", 1, 0))
-    first.score([group("a", "b")])
-    everything.append(_exchanged(first, group("a", "b")))
-    second = scorer([1], numbers("f", 10, 4), gather=gather, rank=1)
-    second.estimate = both.estimate
-    (mine,), _ = second.score([group("c", "d")])
-    assert mine.advantages == pytest.approx(right.advantages)
+    both.estimate = estimator("grpo", "sum_then_normalize", "batch", [1.0])
+    (left, right), _ = both.score([one, two])
+    shares = on_ranks(2, on_rank)
+    assert shares[0] == pytest.approx(left.advantages)
+    assert shares[1] == pytest.approx(right.advantages)
     assert left.advantages != pytest.approx((0.70701, -0.70701), abs=1e-3), "the batch has another spread"
-
-
-def _exchanged(scorer, group):
-    """What a rank gives away."""
-    given = []
-    scorer.gather = lambda value: given.append(value) or [value]
-    scorer.score([group])
-    return given[0]
 
 
 def test_lengths_are_those_of_the_tokens(group):
@@ -122,3 +114,33 @@ def test_lengths_are_those_of_the_tokens(group):
     assert metrics["completions/clipped_ratio"] == pytest.approx(1 / 3)
     assert metrics["completions/mean_terminated_length"] == 2
     assert metrics["completions/max_terminated_length"] == 3
+
+
+def test_shaping_moves_advantages_and_not_the_reward(group):
+    s = scorer([1], numbers("f", 1, 1, 0, 1))
+    s.shaping = Shaping(truncated_reward=0.0)
+    cut = group("a", "b", "c", "d", truncated=(1,))
+    (scored,), metrics = s.score([cut])
+    assert scored.totals == (1.0, 1.0, 0.0, 1.0)
+    assert scored.advantages == pytest.approx((0.86588, -0.86588, -0.86588, 0.86588), abs=1e-5)
+    assert metrics["reward"].value == 0.75
+    s.shaping = Shaping(truncated_in_baseline=False)
+    (scored,), _ = s.score([cut])
+    # mean and spread of 1, 0, 1
+    assert scored.advantages == pytest.approx((0.57725, 0.0, -1.15450, 0.57725), abs=1e-5)
+
+
+def test_penalties_are_taken_off_before_advantages(group):
+    s = scorer([1], numbers("f", 1, 1))
+    (scored,), metrics = s.score([group("a", "b")], penalties=[0.5, 0.0])  # 0.5 and 1: deviation 0.353553
+    assert scored.totals == (1.0, 1.0)
+    assert scored.advantages == pytest.approx((-0.70691, 0.70691), abs=1e-5)
+    assert metrics["reward/kl_penalty"].value == 0.25
+    assert metrics["advantages/mean_abs"].value == pytest.approx(0.70691, abs=1e-5)
+
+
+def test_estimators_see_the_lengths(group):
+    s = scorer([1], numbers("f", 1, 0))
+    s.estimate = estimator("opo")
+    (scored,), _ = s.score([group("a", "bcd")])
+    assert scored.advantages == pytest.approx((0.75, -0.25))

@@ -120,11 +120,11 @@ def length_collapses(history: History) -> list[Finding]:
 @rule("warning")
 def sampler_and_trainer_disagree(history: History) -> list[Finding]:
     """The log-probabilities of the sampler are not those of the trainer: the update learns from another policy."""
-    gap, dropped = history.mean("sampling/logp_gap/mean", FEW), history.mean("update/dropped_share", FEW)
+    gap, dropped = history.mean("sampling/logp_gap/mean", FEW), history.mean("sampling/masked_share", FEW)
     if (gap is None or gap < 0.05) and (dropped is None or dropped < 0.1):
         return []
     parts = [] if gap is None else [f"they differ by {number(gap)} nats per token on average"]
-    parts += [] if not dropped else [f"{percent(dropped)} of the samples are left out because of it"]
+    parts += [] if not dropped else [f"{percent(dropped)} of the tokens are left out because of it"]
     return [
         Finding(
             "Sampler and trainer disagree about the same tokens.",
@@ -135,7 +135,7 @@ def sampler_and_trainer_disagree(history: History) -> list[Finding]:
                 "Check that the sampler has the current weights, the adapter included.",
                 "Check that temperature, top_p, top_k and penalties are the same on both sides.",
             ),
-            ("sampling/logp_gap/mean", "sampling/logp_gap/max", "update/dropped_share"),
+            ("sampling/logp_gap/mean", "sampling/logp_gap/max", "sampling/masked_share"),
             severity="problem" if (gap or 0) > 0.5 or (dropped or 0) > 0.5 else None,
         )
     ]
