@@ -96,7 +96,7 @@ def reward_is_saturated(history: History) -> list[Finding]:
 def one_reward_dominates(history: History) -> list[Finding]:
     """Nearly all of the advantage comes from one of several rewards."""
     names = [n for n in history.rewards if history.statistic(f"rewards/{n}/count", SEVERAL).sum() > 0]
-    shares = {n: history.mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
+    shares = {n: history.statistic_mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
     known = {n: s for n, s in shares.items() if s is not None}
     if len(known) < 2:
         return []

@@ -81,15 +81,17 @@ def entropy_collapsed(history: History) -> list[Finding]:
 @rule("problem")
 def ratio_is_not_one_at_first(history: History) -> list[Finding]:
     """Before the policy has moved, new and old log-probabilities must be the same: every ratio is 1."""
-    error = history.metric("ratio/first_pass_error", FEW)
-    if error.size and error.max() > 1e-3:
+    if not _is_on_policy(history):
+        return []
+    ratio, clipped = history.metric("ratio/mean", FEW), history.metric("clip_ratio/region_mean", FEW)
+    if ratio.size and abs(ratio - 1).max() > 1e-3:
         return [
             _ratio_finding(
-                f"ratio/first_pass_error is up to {number(float(error.max()))} over the last {FEW} steps."
+                f"Each sample is trained on once, and still the mean ratio is off by up to "
+                f"{number(float(abs(ratio - 1).max()))} over the last {FEW} steps."
             )
         ]
-    clipped = history.metric("clip_ratio/region_mean", FEW)
-    if _is_on_policy(history) and clipped.size and clipped.max() > 0:
+    if clipped.size and clipped.max() > 0:
         return [
             _ratio_finding(
                 f"Each sample is trained on once, and still up to {percent(float(clipped.max()))} of the tokens are "
@@ -107,7 +109,7 @@ def _ratio_finding(evidence: str) -> Finding:
             "Switch off dropout in the policy.",
             "Score old and new log-probabilities in one precision, at one temperature, with the same padding.",
         ),
-        ("clip_ratio/region_mean", "sampling/logp_gap/mean"),
+        ("ratio/mean", "clip_ratio/region_mean", "sampling/logp_gap/mean"),
     )
 
 

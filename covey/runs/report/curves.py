@@ -27,6 +27,7 @@ def curves(
     Missing values are None. All lists have one value per point.
     """
     stride = max(1, math.ceil(len(lines) / MAX_POINTS))
+    lines = [_with_shares(line, statistics.get(line["step"], {})) for line in lines]
     blocks = [lines[i : i + stride] for i in range(0, len(lines), stride)]
     names = list(dict.fromkeys(name for line in lines for name in line["metrics"]))
     return {
@@ -42,6 +43,12 @@ def curves(
         },
         "stride": stride,
     }
+
+
+def _with_shares(line: Mapping[str, Any], numbers: Mapping[str, float]) -> dict[str, Any]:
+    """A step with the share of each reward in the advantage, which only the groups tell."""
+    shares = {name: value for name, value in numbers.items() if name.endswith("/advantage_share")}
+    return {**line, "metrics": {**shares, **line["metrics"]}}
 
 
 def half_width(numbers: Mapping[str, float], name: str) -> float | None:

@@ -34,10 +34,13 @@ function measuredCharts(runs, set) {
   });
 }
 
+// Metrics of an evaluation that the rows say better, or that say nothing about the policy.
+const HOUSEKEEPING = /^(reward|rewards\/|tasks\/|time\/|frac_reward|runtime|samples_per_second|steps_per_second|completions\/(?!mean_length|clipped_ratio))|\/(low|high)$/;
+
 function loggedCharts(runs, set) {
   const measured = new Set(runs.flatMap((run) => run.evaluations.flatMap((e) => Object.keys(e.measured))));
   const names = [...new Set(runs.flatMap((run) => run.evaluations.filter((e) => e.name === set).flatMap((e) => Object.keys(e.metrics))))];
-  return names.filter((n) => n !== 'reward' && !measured.has(n)).map((name) => {
+  return names.filter((n) => !HOUSEKEEPING.test(n) && !measured.has(n)).map((name) => {
     const series = () => shownRuns().map((run) => joinPoints({name: visible(run.name), color: severalRuns() ? runColor(run) : 'var(--c7)',
       points: run.evaluations.filter((e) => e.name === set && e.metrics[name] !== undefined && e.metrics[name] !== null)
         .map((e) => ({x: e.step === 0 ? xsOf(run)[0] : xOfStep(run, e.step), y: e.metrics[name]}))})).filter((c) => c.points.length);
