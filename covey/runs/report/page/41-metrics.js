@@ -38,7 +38,7 @@ const TOGETHER = [
 function metricTitle(name) {
   if (METRIC_TITLES[name]) return METRIC_TITLES[name];
   const reward = /^rewards\/(.+)\/(\w+)$/.exec(name);
-  if (reward) return `${reward[1]} · ${{mean: 'mean', std: 'spread', count: 'scored', advantage_share: 'share of the advantage', failed: 'failed'}[reward[2]] || reward[2]}`;
+  if (reward) return `${reward[1]} · ${{mean: 'mean', std: 'spread', count: 'scored', advantage_share: 'share of the advantage', failed: 'failed'}[reward[2]] || KIND_TITLES[reward[2]] || reward[2].replaceAll('_', ' ')}`;
   const task = /^tasks\/(.+)\/(\w+)$/.exec(name);
   return task ? `task ${task[1]} · ${task[2]}` : name;
 }
@@ -52,7 +52,7 @@ function metricNames() {
 function metricSeries(name, color) {
   return shownRuns().filter((run) => run.curves.metrics[name]).map((run) => ({
     name: visible(run.name), color: severalRuns() ? runColor(run) : color || 'var(--c0)', xs: xsOf(run),
-    ys: run.curves.metrics[name], halves: run.curves.halves[name],
+    ys: run.curves.metrics[name], errors: run.curves.errors[name],
   }));
 }
 
@@ -81,7 +81,7 @@ function byKind(names) {
 function togetherChart(title, members) {
   const series = () => members.filter(([name]) => currentRun().curves.metrics[name]).map(([name, word], i) => ({
     name: word, color: title === 'time' ? `var(--phase-${i})` : seriesColor(i), xs: xsOf(currentRun()),
-    ys: currentRun().curves.metrics[name], halves: currentRun().curves.halves[name],
+    ys: currentRun().curves.metrics[name], errors: currentRun().curves.errors[name],
   }));
   return new Chart({title, format: formatOf(members[0][0]), series}).node;
 }

@@ -35,12 +35,12 @@ function figureList(run) {
 function figure(title, run, name, format, good, unit) {
   const found = lateAndEarly(run, name);
   if (!found || found.late === null) return null;
-  const change = found.late - found.early, half = lastOf(run.curves.halves[name] || []);
+  const change = found.late - found.early;
   const kind = good === null || Math.abs(change) < 1e-9 ? '' : (change > 0) === good ? '.better' : '.worse';
   const shown = name === 'frac_reward_zero_std' ? `${percent(1 - found.early)} at first` : `${signed(change)} since the start`;
   return h('div.figure', {}, h('span.figure-name', {}, title),
     h('strong', {}, format(found.late), unit && h('small', {}, ' ' + unit)),
-    h('span.figure-note' + kind, {title: half ? `a single step is known to ± ${number(half)}` : ''}, shown),
+    h('span.figure-note' + kind, {}, shown),
     figureCurve(name === 'frac_reward_zero_std' ? found.values.map((v) => (v === null ? null : 1 - v)) : found.values));
 }
 
