@@ -16,6 +16,7 @@ from covey.runs import schema
 from covey.runs.completions import CompletionLog
 from covey.runs.display import Display
 from covey.runs.hints.watch import HintWatch
+from covey.runs.session import RunSession
 from covey.runs.writer import End, RunWriter
 
 
@@ -40,87 +41,60 @@ class Recording:
     ) -> None:
         self.output_dir, self.settings, self.rewards, self.plan = Path(output_dir), settings, rewards, plan
         self.facts = facts
-        self.writer: RunWriter | None = None
-        self.display: Display | None = None
+        self.session = RunSession()
         self.completions: CompletionLog | None = None
-        self.hints = HintWatch(settings, rewards, facts.get("model"))
-        self._groups: list[ScoredGroup] = []
-        self._statistics: dict[str, float] = {}
 
     def begin(self, step: int) -> None:
         """Start, or go on from the step of a checkpoint."""
-        total = self.plan.total_steps
-        if self.settings["record"]:
-            self.writer = RunWriter.open(
-                self.output_dir / schema.FOLDER,
-                settings=self.settings,
-                rewards=self.rewards,
-                name=self.settings.get("run_name") or self.output_dir.name,
-                model=self.facts.get("model"),
-                dataset=self.facts.get("dataset"),
-                plan=self.plan.table(),
-                max_steps=total,
-                record_completions=self.settings["record_completions"],
-                task_column=self.settings["task_column"],
-                resume_step=step or None,
-            )
-        if self.settings["log_completions"]:
-            self.completions = CompletionLog(self.output_dir / "completions.jsonl", step)
+        name = self.settings.get("run_name") or self.output_dir.name
+        display = None
         if self.settings["display"] == "live":
-            self.display = Display(
-                f"Plan\n{self.plan}", total, name=self.output_dir.name, rewards=list(self.rewards)
+            display = Display(
+                f"Plan\n{self.plan}", self.plan.total_steps, name=name, rewards=list(self.rewards)
             )
         else:
             print(f"Plan\n{self.plan}")
+        hints = HintWatch(self.settings, self.rewards, self.facts.get("model"))
+        self.session = RunSession(
+            self._writer(name, step) if self.settings["record"] else None, hints, display
+        )
+        if self.settings["log_completions"]:
+            self.completions = CompletionLog(self.output_dir / "completions.jsonl", step)
+
+    def _writer(self, name: str, step: int) -> RunWriter:
+        return RunWriter.open(
+            self.output_dir / schema.FOLDER,
+            settings=self.settings,
+            rewards=self.rewards,
+            name=name,
+            model=self.facts.get("model"),
+            dataset=self.facts.get("dataset"),
+            plan=self.plan.table(),
+            max_steps=self.plan.total_steps,
+            record_completions=self.settings["record_completions"],
+            task_column=self.settings["task_column"],
+            resume_step=step or None,
+        )
 
     def groups(self, step: int, groups: Sequence[ScoredGroup]) -> None:
         """Groups that were sampled and scored for a step."""
-        self._groups = list(groups)
-        if self.writer is not None:
-            self._statistics = self.writer.groups(step, groups)
+        self.session.groups(step, groups)
         if self.completions is not None:
             self.completions.write(step, groups)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """An optimizer step is done."""
         seconds = {n.removeprefix("time/"): v for n, v in metrics.items() if n.startswith("time/")}
-        if self.writer is not None:
-            self.writer.step(step, metrics, seconds)
-        if self.display is not None:
-            self.display.update(step, metrics, self._groups)
-        for hint in self.hints.step(step, metrics, self._statistics):
-            if self.writer is not None:
-                self.writer.event("hint", hint.text(), step, **hint.as_dict())
-            if self.display is not None:
-                self.display.hint(hint.text())
-            elif hint.severity != "note":
-                print(f"hint: {hint.text()}")
-
-    def evaluation(
-        self, name: str, step: int, metrics: Mapping[str, float], groups: Sequence[ScoredGroup]
-    ) -> None:
-        """An evaluation is done."""
-        self.hints.evaluation(name, step, metrics, sum(len(g.totals) for g in groups))
-        if self.writer is not None:
-            self.writer.evaluation(name, step, metrics, groups)
-
-    def event(self, kind: str, message: str, step: int | None = None, **details: Any) -> None:
-        """Something happened."""
-        if self.writer is not None:
-            self.writer.event(kind, message, step, **details)
-
-    def sync(self) -> None:
-        """Everything is on the disk; before a checkpoint is called good."""
-        if self.writer is not None:
-            self.writer.sync()
+        hints = self.session.step(step, metrics, seconds)
+        if self.session.display is None:
+            for hint in hints:
+                if hint.severity != "note":
+                    print(f"hint: {hint.text()}")
 
     def close(self, end: End, message: str | None = None, **details: Any) -> None:
-        """The run is over."""
-        if self.display is not None:
-            self.display.close()
-        if self.writer is not None:
-            self.writer.close(end, message, **details)
-        self.writer = self.display = None
+        """The run is over; what comes later, such as an evaluation, is not part of it."""
+        self.session.close(end, message, **details)
+        self.session, self.completions = RunSession(), None
 
 
 def resolved_display(setting: str) -> str:

@@ -402,7 +402,7 @@ class GRPOTrainer(Trainer):
         named = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         if self.recording is not None:
             name = metric_key_prefix.removeprefix("eval").removeprefix("_") or "eval"
-            self.recording.evaluation(name, self.state.global_step, metrics, groups)
+            self.recording.session.evaluation(name, self.state.global_step, metrics, groups)
         self.log(named)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         return named
@@ -503,8 +503,7 @@ class GRPOTrainer(Trainer):
         moved = self.reference if self.args.sync_ref_model and self.args.should_save else None
         save_state(folder, self.args.process_index, self.window, self.ledger, self.entropy_bonus, moved)
         if self.recording is not None:
-            self.recording.sync()
-            self.recording.event("checkpoint", f"Saved {folder}.", self.state.global_step)
+            self.recording.session.checkpoint(self.state.global_step)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Called while a checkpoint is loaded, with the state of the run already known."""
@@ -536,7 +535,7 @@ class GRPOTrainer(Trainer):
 
     def _record_event(self, kind: str, message: str) -> None:
         if self.recording is not None:
-            self.recording.event(kind, message, self.state.global_step + 1)
+            self.recording.session.event(kind, message, self.state.global_step + 1)
 
     def _close_recording(self, end: Any, message: str | None = None, **details: Any) -> None:
         if self.recording is not None:
