@@ -107,8 +107,8 @@ def one_reward_dominates(history: History) -> list[Finding]:
     return [
         Finding(
             f"Reward {name!r} does nearly all of the training.",
-            f"It makes {percent(share)} of the absolute advantage over the last {SEVERAL} steps; {others} together make "
-            f"{percent(max(0.0, 1 - share))}.",
+            f"It makes {percent(share)} of the absolute advantage over the last {SEVERAL} steps; "
+            f"{percent(max(0.0, 1 - share))} is left for {others}.",
             (
                 "If that is not wanted, lower its weight or raise those of the others.",
                 "multi_objective_aggregation='normalize_then_sum' brings rewards of different range to one scale.",
