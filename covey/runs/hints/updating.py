@@ -180,12 +180,12 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
     bf16 has 8 significant bits: around a weight w, numbers are between |w|/256 and |w|/128 apart, and a step below half
     of the smaller distance, |w|/512, changes no weight of that size. Adam's steps are about the learning rate.
     """
-    rates = history.metric("learning_rate")
+    rates = history.metric_range("learning_rate")
     dtype = str(history.model.get("weights_dtype", ""))
-    if not rates.size or dtype.removeprefix("torch.") not in ("bfloat16", "bf16"):
+    if rates is None or dtype.removeprefix("torch.") not in ("bfloat16", "bf16"):
         return []
     weight = float(history.model.get("weight_scale") or TYPICAL_WEIGHT)
-    needed, rate = weight / 512, float(rates.max())
+    needed, rate = weight / 512, rates.high
     if not 0 < rate < needed:
         return []
     return [
@@ -205,7 +205,7 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
 @rule("note")
 def loss_is_zero_at_first(history: History) -> list[Finding]:
     """At the first pass every ratio is 1 and advantages sum to 0: the loss is 0, its gradient is not."""
-    losses, norms = history.metric("loss"), history.metric("grad_norm")
+    losses, norms = history.first("loss", 4 + SEVERAL), history.first("grad_norm", 3)
     if (
         not 3 <= losses.size <= 3 + SEVERAL
         or abs(losses[:3]).max() > 1e-4
