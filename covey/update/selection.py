@@ -23,6 +23,10 @@ from torch import Tensor
 
 from covey.update.batch import MicroBatch
 
+TIE = 1e-5
+"""Values this close to the last one chosen tie with it. The first tokens of a group are drawn from one distribution, and
+their entropies differ by rounding alone."""
+
 Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
 
@@ -81,7 +85,7 @@ def top_entropy(
     if not everything.size:
         return [torch.zeros_like(m) for m in masks]
     threshold = _largest(everything, math.ceil(share * everything.size))
-    return [(e >= threshold) & m for e, m in zip(entropies, masks, strict=True)]
+    return [(e >= threshold - TIE) & m for e, m in zip(entropies, masks, strict=True)]
 
 
 def high_covariance(
@@ -117,7 +121,7 @@ def high_covariance(
     if not candidates.size:
         return [torch.zeros_like(m) for m in masks]
     threshold = _largest(candidates, min(max(1, int(share * count)), candidates.size))
-    return [(c >= threshold) & i for c, i in zip(covariances, inside, strict=True)]
+    return [(c >= threshold - TIE) & i for c, i in zip(covariances, inside, strict=True)]
 
 
 def _gathered(values: Sequence[Tensor], masks: Sequence[Tensor], gather: Gather) -> np.ndarray[Any, Any]:
