@@ -58,6 +58,7 @@ LOGPROBS, ADVANTAGES = tensor(-1.0, -3.0, 0.0, -4.0), tensor(1.0, 1.0, -1.0, -1.
         (1e-6, None, [3]),  # at least one
         (0.25, (0.5, 1.5), [0]),
         (1.0, (0.5, 5.0), [0, 3]),
+        (0.5, (0.5, 5.0), [0, 3]),  # a share of all tokens, not of those within the bounds
         (1.0, (3.0, 5.0), []),
     ],
 )
