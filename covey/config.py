@@ -135,6 +135,10 @@ class GRPOConfig(TrainingArguments):
     keep_special_tokens: bool = _help(
         False, "Rewards see special tokens other than end and padding in the text."
     )
+    eval_generation_kwargs: dict[str, Any] | str | None = _help(
+        None,
+        "Sampling options of evaluation that differ from training: temperature, top_p, top_k, min_p, do_sample=False, ...",
+    )
     use_vllm: bool = _help(False, "Not available yet: the native engine samples instead, with a warning.")
 
     # --- score
@@ -237,6 +241,16 @@ class GRPOConfig(TrainingArguments):
     )
 
     # --- record
+    record: bool = _help(
+        True, "Leave a record of the run in output_dir/record: settings, steps, groups, events."
+    )
+    record_completions: str | float = _help(
+        "all", "Whose texts are recorded: 'all', 'none', or a share of the groups between 0 and 1."
+    )
+    task_column: str = _help("task", "Column that names the task of a row; metrics are kept for each.")
+    display: str = _help(
+        "auto", "'live' draws in the terminal, 'plain' prints lines; 'auto': live on a terminal."
+    )
     log_completions: bool = _help(False, "Write every completion to completions.jsonl in output_dir.")
     num_completions_to_print: int | None = _help(
         None, "Print so many completions at each log. Default: none."
@@ -259,7 +273,12 @@ class GRPOConfig(TrainingArguments):
 
     def _read_dicts(self) -> None:
         """Dictionaries may come as JSON, from a command line."""
-        for name in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
+        for name in (
+            "model_init_kwargs",
+            "generation_kwargs",
+            "eval_generation_kwargs",
+            "chat_template_kwargs",
+        ):
             value = getattr(self, name)
             if isinstance(value, str):
                 try:
@@ -317,6 +336,7 @@ class GRPOConfig(TrainingArguments):
         if self.max_prompt_length is not None:
             _at_least("max_prompt_length", self.max_prompt_length, 1)
         _at_least("max_completion_length", self.max_completion_length, 1)
+        _one_of("display", self.display, ("auto", "live", "plain"))
         _one_of("overlong_prompts", self.overlong_prompts, ("truncate", "drop", "error"))
         if not 0.01 <= self.temperature < float("inf"):
             raise ConfigError(

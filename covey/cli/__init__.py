@@ -16,6 +16,10 @@ from covey.errors import CoveyError
 
 VERBS = {
     "quickstart": "watch the bundled policy learn, on a laptop, in three minutes",
+    "watch": "serve the page of a run that goes on, on 127.0.0.1",
+    "report": "write one self-contained HTML file about a run, or several to compare",
+    "doctor": "name what goes wrong in a run, with evidence and what to try",
+    "rescore": "score the recorded groups of a run another way, and show which samples change sign",
 }
 """Every verb and what it is for, in the order in which one needs them."""
 

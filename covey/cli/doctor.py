@@ -34,7 +34,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "run", help="output directory of a run, or its record folder; the run may still go on"
     )
     parser.add_argument("--json", action="store_true", help="print the hints as JSON")
-    parser.set_defaults(run_command=run)
 
 
 def run(args: argparse.Namespace) -> int:

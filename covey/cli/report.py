@@ -43,7 +43,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="MB",
         help="bound of the completions in the file (default: 64)",
     )
-    parser.set_defaults(run_command=run)
 
 
 def run(args: argparse.Namespace) -> int:

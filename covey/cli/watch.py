@@ -35,7 +35,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--port", type=int, default=8765, help="port on 127.0.0.1; 0 takes a free one (default: 8765)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    parser.set_defaults(run_command=run)
 
 
 def run(args: argparse.Namespace) -> int:

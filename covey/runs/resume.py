@@ -13,7 +13,6 @@ def drop_after(folder: Path, step: int) -> int:
 
     Events tell what happened, and stay; readers mark those that a resume made void. May be repeated after a kill.
     """
-    segments.tidy(folder / schema.GROUPS)
     steps = keep_lines(folder / schema.STEPS, lambda line: line["step"] <= step)
     for name in (schema.STATISTICS, schema.EVALUATIONS):
         keep_lines(folder / name, lambda line: line["step"] <= step)

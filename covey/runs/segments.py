@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.runs.jsonl import JsonLines, keep_lines, read_lines
+from covey.runs.jsonl import JsonLines, read_lines
 from covey.runs.rows import table
 
 if TYPE_CHECKING:
@@ -138,13 +138,8 @@ def read_groups(folder: Path, columns: Sequence[str] | None = None) -> Iterator[
 
 def drop_after(folder: Path, step: int) -> int:
     """Take out the groups of later steps; returns how many segments changed."""
-    changed = 0
-    for path in segment_paths(folder):
-        if path.suffix == ".jsonl":
-            changed += bool(keep_lines(path, lambda line: line["step"] <= step))
-            continue
-        changed += _drop_after_in(path, step)
-    return changed
+    tidy(folder)
+    return sum(_drop_after_in(path, step) for path in segment_paths(folder))
 
 
 def _drop_after_in(path: Path, step: int) -> bool:

@@ -38,8 +38,9 @@ End = Literal["finished", "interrupted", "failed"]
 class RunWriter:
     """The open record of a running run. Make one with `RunWriter.open`."""
 
-    def __init__(self, folder: Path, share: float, task_column: str) -> None:
+    def __init__(self, folder: Path, share: float, task_column: str, name: str = "") -> None:
         self.folder = folder
+        self.name = name
         self.share = share
         self.task_column = task_column
         self._lines = {
@@ -47,6 +48,7 @@ class RunWriter:
             for name in (schema.STEPS, schema.STATISTICS, schema.EVENTS, schema.EVALUATIONS)
         }
         self._groups = segments.GroupFiles(folder / schema.GROUPS)
+        self._round = (-1, 0)
         self._lost = 0
         self._has_warned = False
         self._is_closed = False
@@ -93,7 +95,7 @@ class RunWriter:
         if not is_resumed:
             move_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        header = {
+        header: dict[str, Any] = {
             "version": schema.VERSION,
             "name": name or folder.resolve().parent.name,
             "started": time.time(),
@@ -111,7 +113,7 @@ class RunWriter:
             assert resume_step is not None
             return cls._resume(folder, header, resume_step, task_column)
         write_header(folder, header)
-        writer = cls(folder, share, task_column)
+        writer = cls(folder, share, task_column, header["name"])
         writer.event("started", f"Run {header['name']!r} started.", **process_facts())
         return writer
 
@@ -121,7 +123,7 @@ class RunWriter:
         header["started"] = before.get("started", header["started"])
         dropped = drop_after(folder, step)
         write_header(folder, header)
-        writer = cls(folder, header["record_completions"], task_column)
+        writer = cls(folder, header["record_completions"], task_column, header["name"])
         message = f"Resumed from step {step}." + (
             f" {dropped} later steps were taken out." if dropped else ""
         )
@@ -139,17 +141,21 @@ class RunWriter:
     def groups(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Record the groups that were sampled for a step, and what rewards failed on.
 
+        Once per step, with all groups of the round; groups that come later under the same step are numbered on.
+
         Returns:
             The statistics of the groups (`group_statistics`), which the hints read too.
         """
         tasks = [self.task(g.group.prompt) for g in groups]
         statistics = group_statistics(groups, tasks)
-        for number, (scored, task) in enumerate(zip(groups, tasks, strict=True)):
+        first = self._round[1] if self._round[0] == step else 0
+        self._round = (step, first + len(groups))
+        for number, (scored, task) in enumerate(zip(groups, tasks, strict=True), first):
             line = group_line(step, number, scored, task, self._keeps_texts(f"{step}:{number}"))
             self._keep(partial(self._groups.append, line))
         self._keep(lambda: self._lines[schema.STATISTICS].append({"step": step, "numbers": statistics}))
         self._keep(self._groups.seal_if_full)
-        self._report_failures(step, groups)
+        self._report_failures(step, groups, first)
         return statistics
 
     def event(self, kind: str, message: str, step: int | None = None, **details: Any) -> None:
@@ -230,10 +236,10 @@ class RunWriter:
         folder.mkdir(exist_ok=True)
         segments.write_parquet(table(lines), folder / evaluation_file(name, step))
 
-    def _report_failures(self, step: int, groups: Sequence[ScoredGroup]) -> None:
+    def _report_failures(self, step: int, groups: Sequence[ScoredGroup], first: int) -> None:
         """One event per reward and step: how often it failed, and the first failure in full."""
         failures: dict[str, list[tuple[int, int, str]]] = {}
-        for number, group in enumerate(groups):
+        for number, group in enumerate(groups, first):
             for name, column in group.scores.items():
                 found = [(number, i, s.error or "") for i, s in enumerate(column) if s.status == "failed"]
                 if found:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from covey.groups import Group, ScoredGroup
-from covey.metrics import Largest, Mean, Metric, Smallest, Spread, merge
+from covey.metrics import Largest, Mean, Metric, Smallest, Spread, Total, merge
 from covey.rewards.batch import RewardBatch, RewardTable
+from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
-from covey.rewards.reward import Reward
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import Estimator
 from covey.score.shaping import Shaping, shaped_totals
@@ -30,7 +30,8 @@ class Scorer:
     """Scores groups with a fixed set of rewards."""
 
     rewards: Sequence[Reward]
-    weights: Mapping[str, float]
+    weights: Mapping[str, float] | None
+    """By name; None: those that the rewards bring along."""
     estimate: Estimator
     gather: Gather = lambda value: [value]
     rank: int = 0
@@ -63,6 +64,15 @@ class Scorer:
         if penalties is not None:
             metrics["reward/kl_penalty"] = Mean.of(penalties)
         return scored, merge(table.metrics, reward_metrics(table, groups), metrics)
+
+    def judge(
+        self, groups: Sequence[Group], trainer_state: Any = None
+    ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
+        """Scores and totals without advantages: what evaluation needs. Nothing is exchanged between ranks."""
+        table = self.table(groups, trainer_state)
+        _, totals, _ = _arrays(table, groups)
+        scored = list(_scored_groups(groups, table, totals, np.zeros_like(totals)))
+        return scored, merge(table.metrics, reward_metrics(table, groups))
 
     def table(self, groups: Sequence[Group], trainer_state: Any = None) -> RewardTable:
         """What every reward gave every completion; no advantages (evaluation needs none)."""
@@ -107,9 +117,29 @@ def reward_metrics(table: RewardTable, groups: Sequence[Group]) -> dict[str, Met
         values = [s.value for s in column if s.value is not None]
         metrics[f"rewards/{name}/mean"] = Mean.of(values)
         metrics[f"rewards/{name}/std"] = Spread.of(values)
-        metrics[f"rewards/{name}/count"] = Mean(float(len(values)))
+        metrics[f"rewards/{name}/count"] = Total(len(values))
         metrics[f"rewards/{name}/failed"] = Mean.of(float(s.status == "failed") for s in column)
     return metrics
+
+
+def task_metrics(scored: Sequence[ScoredGroup], column: str) -> dict[str, Metric]:
+    """Mean reward and number of scored completions of each task; a row's task is what its column holds."""
+    totals: dict[str, list[float]] = {}
+    for s in scored:
+        task = s.group.prompt.columns.get(column)
+        if task is not None:
+            totals.setdefault(str(task), []).extend(t for t in s.totals if t is not None)
+    metrics: dict[str, Metric] = {}
+    for task, values in totals.items():
+        metrics[f"tasks/{task}/reward"] = Mean.of(values)
+        metrics[f"tasks/{task}/count"] = Total(len(values))
+    return metrics
+
+
+def no_task_metrics(tasks: Sequence[str]) -> dict[str, Metric]:
+    """The names of `task_metrics`, without a measurement, so that the keys are there from the first step on."""
+    rewards: dict[str, Metric] = {f"tasks/{task}/reward": Mean(0.0, 0.0) for task in tasks}
+    return rewards | {f"tasks/{task}/count": Total(0) for task in tasks}
 
 
 def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:

@@ -13,7 +13,7 @@ def command(*arguments):
     parser = argparse.ArgumentParser()
     doctor.add_parser(parser.add_subparsers())
     args = parser.parse_args(["doctor", *map(str, arguments)])
-    return args.run_command(args)
+    return doctor.run(args)
 
 
 @pytest.fixture

@@ -172,6 +172,19 @@ def test_a_resumed_record_is_the_record_of_a_run_that_was_never_stopped(
     assert list(covey.runs.open(broken).events()["kind"]).count("resumed") == 1
 
 
+def test_a_resume_takes_out_what_came_after_it_at_once(tmp_path):
+    folder = write_run(tmp_path / "record", SHORT, end=None)
+    writer = open_writer(folder, SHORT, resume_step=6)
+    run = covey.runs.open(folder)
+    assert list(run.steps().index) == list(run.statistics().index) == [1, 2, 3, 4, 5, 6]
+    assert run.completions()["step"].max() == 6
+    assert list(run.evaluations()["step"]) == [0, 4]
+    assert len(run.evaluation_rows("held_out", 4)) == 20
+    with pytest.raises(FileNotFoundError, match="No rows of an evaluation 'held_out' at step 8"):
+        run.evaluation_rows("held_out", 8)
+    writer.close()
+
+
 def _go_on(writer, after: int, until: int) -> None:
     if after == 0 and not covey.runs.open(writer.folder).evaluations().shape[0]:
         record_evaluation(writer, SHORT, 0)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from covey.rewards.reward import Reward
+from covey.rewards.contract import Reward
 from covey.score.estimators import estimator
 from covey.score.scorer import Scorer, completion_metrics
 from covey.score.shaping import Shaping

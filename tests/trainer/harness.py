@@ -22,7 +22,7 @@ TRAINER_ARGUMENTS = (
     "optimizers",
     "loss",
 )
-MANY_ENDS = {"eos_token_id": [EOS, *range(30, 60)]}
+MANY_ENDS = {"eos_token_id": [EOS, *range(30, 42)]}
 """A generation config under which random completions end early and at different lengths."""
 
 

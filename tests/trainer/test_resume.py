@@ -29,8 +29,8 @@ def by_ids(completion_ids):
 
 
 def numbers(trainer):
-    """Every logged number but those of the clock."""
-    timed = ("time/", "step_time", "train_", "eval_runtime", "eval_samples")
+    """Every logged number but those of the clock and of the machine's memory."""
+    timed = ("time/", "step_time", "memory/")
     return [
         {k: v for k, v in entry.items() if not k.startswith(timed)}
         for entry in trainer.state.log_history

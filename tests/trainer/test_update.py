@@ -143,7 +143,7 @@ def test_masked_truncated_completions_leave_numerator_and_denominator(tmp_path, 
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS, tokenizer=tokenizer)
     recorder = Recorder(REWARDS)
     trainer = train(
-        folder, tmp_path, recorder, rows(), mask_truncated_completions=True, max_completion_length=3
+        folder, tmp_path, recorder, rows(), mask_truncated_completions=True, max_completion_length=6
     )
     kept = [i[-1] in MANY_ENDS["eos_token_id"] for i in recorder.all("ids")]
     assert any(kept) and not all(kept), "the law needs both kinds"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -12,6 +13,9 @@ from covey.rewards.rules.arithmetic import parse_expression
 from covey.rewards.rules.blocks import parse_blocks
 from covey.rewards.rules.numbers import exact_number
 from covey.rewards.text import text_of
+
+MAX_SEARCHED = 5
+"""Numbers that a check still searches a solution for."""
 
 
 class Countdown:
@@ -40,6 +44,14 @@ class Countdown:
         rows = zip(completions, nums, target, strict=True)
         return [self._score(text_of(completion), given, goal) for completion, given, goal in rows]
 
+    def gold_completion(self, row: Mapping[str, Any]) -> str | None:
+        """A completion that solves a row, for checks; None where there is none, or too many numbers to search."""
+        numbers, target = _integers(row.get("nums")), exact_number(row.get("target"))
+        if numbers is None or target is None or len(numbers) > MAX_SEARCHED:
+            return None
+        found = solution(numbers, target, self.rule)
+        return None if found is None else f"<think>\nI searched.\n</think>\n<answer>{found}</answer>"
+
     def _score(self, completion: str, given: Any, goal: Any) -> float | None:
         numbers, value = _integers(given), exact_number(goal)
         if numbers is None or value is None:
@@ -58,6 +70,38 @@ def reaches(
     used, given = Counter(parsed.numbers), Counter(numbers)
     fits = used == given if rule == "all" else used <= given
     return fits and parsed.value() == target
+
+
+def solution(numbers: Sequence[int], target: Fraction, rule: Literal["subset", "all"]) -> str | None:
+    """An expression that reaches the target, found by combining two numbers at a time; None where there is none."""
+    seen: set[tuple[Fraction, ...]] = set()
+    todo = [[(Fraction(number), str(number)) for number in numbers]]
+    while todo:
+        held = todo.pop()
+        for value, text in held if rule == "subset" or len(held) == 1 else ():
+            if value == target:
+                return text
+        for first, second in itertools.combinations(range(len(held)), 2):
+            rest = [part for place, part in enumerate(held) if place not in (first, second)]
+            for combined in _combinations(held[first], held[second]):
+                state = [*rest, combined]
+                key = tuple(sorted(value for value, _ in state))
+                if key not in seen:
+                    seen.add(key)
+                    todo.append(state)
+    return None
+
+
+def _combinations(left: tuple[Fraction, str], right: tuple[Fraction, str]) -> Iterator[tuple[Fraction, str]]:
+    (a, one), (b, other) = left, right
+    yield a + b, f"({one}+{other})"
+    yield a * b, f"({one}*{other})"
+    yield a - b, f"({one}-{other})"
+    yield b - a, f"({other}-{one})"
+    if b:
+        yield a / b, f"({one}/{other})"
+    if a:
+        yield b / a, f"({other}/{one})"
 
 
 def _integers(given: Any) -> list[int] | None:

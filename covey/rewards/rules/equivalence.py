@@ -34,7 +34,7 @@ class SameAnswer:
     Args:
         gold: name of the column; by default the first there is of `target`, `answer`, `solution`.
         sources: where the completion's answer may stand, see `covey.rewards.rules.extract`.
-        seconds: wall clock per answer that math-verify gets. An answer that takes longer scores 0.
+        seconds: processor time per answer that math-verify gets. An answer that takes longer scores 0.
         symbolic: False leaves math-verify out; what only it can compare then scores 0.
 
     A gold that cannot be read is not applicable (None) and counted in `golds/unreadable_share`. An answer that cannot

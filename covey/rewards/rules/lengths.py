@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from covey.groups import PromptContent
+from covey.rewards.contract import Reward
 from covey.rewards.failure import Failure
-from covey.rewards.reward import Reward
 from covey.rewards.text import text_of
 
 

@@ -20,14 +20,16 @@ Pair = tuple[str, str]
 
 MODULE = "covey.rewards.rules.symbolic_inside"
 MEMORY_MB = 2_048
+PATIENCE = 4.0
+"""How much longer than its processor time a comparison may take on the clock, where others use the machine too."""
 MAX_REMEMBERED = 100_000
 
 
 class Symbolic:
     """Compares answers in worker processes, and remembers what it compared.
 
-    An answer that takes longer than `seconds`, or the memory of its worker, is different: writing a tower of powers
-    must not be a way out of being wrong.
+    An answer that takes more than `seconds` of processor time (or `PATIENCE` times as long on the clock), or the memory of
+    its worker, is different: writing a tower of powers must not be a way out of being wrong.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -70,7 +72,7 @@ class Symbolic:
 
     def _compare_one(self, session: Session, pair: Pair, seconds: float, is_retry: bool = False) -> Verdict:
         try:
-            same = session.call("compare", *pair, seconds=seconds)
+            same = session.call("compare", *pair, seconds, seconds=PATIENCE * seconds)
         except CallFailed as failure:
             if (
                 failure.ended and not is_retry

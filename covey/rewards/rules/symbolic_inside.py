@@ -1,15 +1,28 @@
-"""Runs in a worker process: compares two answers by math-verify, without a time limit of its own.
+"""Runs in a worker process: compares two answers by math-verify.
 
-Its import is slow and its first comparisons are slower, so both happen before the worker is forked.
+The limit is processor time, kept by the kernel: a busy machine makes nobody wrong, and no C code escapes it. Its import is slow and its first comparisons are slower, so both happen before the worker is forked.
 """
 
 from __future__ import annotations
 
+import signal
+
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
 
-def compare(gold: str, answer: str) -> bool | None:
-    """Whether an answer equals the right one; None where the right one cannot be read."""
+def compare(gold: str, answer: str, cpu_seconds: float) -> bool | None:
+    """Whether an answer equals the right one; None where the right one cannot be read.
+
+    When the processor time is up, SIGPROF ends the process: nobody handles it.
+    """
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    try:
+        return _compare(gold, answer)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def _compare(gold: str, answer: str) -> bool | None:
     wanted = _read(gold)
     if not wanted:
         return None
@@ -44,7 +57,7 @@ def _warm_up() -> None:
         ("10\\%", "0.1"),
     )
     for gold, answer in pairs:
-        compare(gold, answer)
+        _compare(gold, answer)
 
 
 _warm_up()

@@ -60,7 +60,7 @@ def ended_verdict(error: Exception, end: Exit | None, limits: Limits) -> Verdict
     if end is None:
         return Verdict("infrastructure", "the fork server ended")
     if end.ran_out(limits):
-        return Verdict("timeout", f"more than {limits.cpu_seconds} s of processor time")
+        return Verdict("timeout", f"{end.cpu_seconds:.1f} s of processor time")
     return Verdict(
         "crash", f"signal {end.code}" if end.signaled else f"it ended before it answered ({error})"
     )

@@ -44,7 +44,9 @@ class Exit:
     peak_mb: float
 
     def ran_out(self, limits: Limits) -> bool:
-        """Whether its processor time was up."""
+        """Whether its processor time was up: that of its limits, or one that it set itself a timer for."""
+        if self.signaled and self.code == signal.SIGPROF:
+            return True
         by_limit = self.signaled and self.code in (signal.SIGXCPU, signal.SIGKILL)
         return by_limit and self.cpu_seconds >= limits.cpu_seconds * 0.9
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -37,11 +38,19 @@ class Session:
         child: starts a child.
         code: defines the functions; may import what its zygote has preloaded.
         trusted: values come back as they are. Those of hostile code come with sets and dictionaries unhashed.
+        setup: a call that each fresh child gets first, (name, argument). It returns what went wrong, or an empty text.
     """
 
-    def __init__(self, child: Callable[[], Child], code: str, trusted: bool = False) -> None:
+    def __init__(
+        self,
+        child: Callable[[], Child],
+        code: str,
+        trusted: bool = False,
+        setup: tuple[str, Any] | None = None,
+    ) -> None:
         self._new_child = child
         self._code = code
+        self._setup = setup
         self._trusted = trusted
         self._child: Child | None = None
         self._lock = threading.Lock()
@@ -82,23 +91,26 @@ class Session:
         if self._child is None:
             self._num_calls = 0
             child = self._new_child()
-            try:
-                child.within(START_SECONDS).send(
-                    {"mode": "serve", "code": self._code, "filename": "<session>"}
-                )
-                fault = start_fault(child.receive(hashed=self._trusted))
-            except (ChildEnded, TooLate, TooMuch) as error:
+            fault = self._start(child)
+            if fault:
                 child.close()
-                raise CallFailed(
-                    Verdict("infrastructure", f"the functions could not be loaded: {error!r}")
-                ) from None
-            if fault is not None:
-                child.close()
-                raise CallFailed(
-                    Verdict("infrastructure", f"the functions could not be loaded: {fault.detail}")
-                )
+                raise CallFailed(Verdict("infrastructure", f"the functions could not be loaded: {fault}"))
             self._child = child
         return self._child
+
+    def _start(self, child: Child) -> str:
+        """Load the functions; what went wrong, empty where nothing did."""
+        try:
+            child.within(START_SECONDS).send({"mode": "serve", "code": self._code, "filename": "<session>"})
+            fault = start_fault(child.receive(hashed=self._trusted))
+            if fault is not None or self._setup is None:
+                return fault.detail if fault else ""
+            name, argument = self._setup
+            child.send((name, [argument], {}))
+            answer = child.receive(hashed=self._trusted)
+            return str(answer[1]) if answer[0] == "value" else str(answer)
+        except (ChildEnded, TooLate, TooMuch) as error:
+            return repr(error)
 
     def _why(self, error: Exception, child: Child, seconds: float) -> Verdict:
         """What a call did to its child, which is gone now."""
@@ -106,7 +118,8 @@ class Session:
         end = child.close()
         if isinstance(error, TooLate):
             return Verdict("timeout", f"more than {seconds} s")
-        if end is not None and end.ran_out(child.limits) and self._num_calls > 1:
+        used_up = end is not None and end.ran_out(child.limits) and end.code != signal.SIGPROF
+        if used_up and self._num_calls > 1:
             raise _UsedUp
         return ended_verdict(error, end, child.limits)
 

@@ -110,9 +110,13 @@ class Zygote:
 
 
 def _start(settings: dict[str, Any], control: int) -> subprocess.Popen[bytes]:
-    """A new session and an empty environment: no signal of the terminal reaches it, no secret of the host either."""
+    """A new session and an empty environment: no signal of the terminal reaches it, no secret of the host either.
+
+    Hostile code gets the standard library alone; trusted code also what installers' hooks (`site`) provide.
+    """
+    isolated = ["-I", "-S"] if settings["locked"] else ["-I"]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_SCRIPT), json.dumps(settings)],
+        [sys.executable, *isolated, str(_SCRIPT), json.dumps(settings)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

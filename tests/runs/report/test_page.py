@@ -14,7 +14,7 @@ import pytest
 
 import covey.runs
 from covey.runs.report import write_report
-from covey.runs.report.columns import STATUSES
+from covey.runs.report.columns import STATUSES, pack
 from covey.runs.report.page import script_json
 from tests.runs.synthetic import HOSTILE, Story, open_writer, write_run
 
@@ -150,6 +150,19 @@ def test_every_completion_is_in_the_page(hostile):
     ]
     failed = [e for e in texts if "error" in e]
     assert failed and all("TimeoutError" in e["error"]["style_model"] for e in failed)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 1001])
+def test_packed_columns_come_back_whatever_their_length(rows):
+    rng = np.random.default_rng(rows)
+    columns = {
+        "small": ("u1", rng.integers(0, 255, rows)), "whole": ("i4", rng.integers(-9, 9, rows)),
+        "odd": ("u1", rng.integers(0, 9, rows)), "real": ("f4", rng.normal(size=rows)),
+    }  # fmt: skip
+    directory, found = unpack(pack(columns, rows=rows, note="ü"))
+    assert directory["rows"] == rows and directory["note"] == "ü" and list(found) == list(columns)
+    for name, (_, values) in columns.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6)
 
 
 def test_evaluations_are_sources_of_completions_too(hostile):

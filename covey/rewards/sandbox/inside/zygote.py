@@ -34,10 +34,19 @@ EXIT = struct.Struct(">iidI")
 """Whether a signal ended it, status or signal, CPU seconds, peak memory in KiB."""
 
 
+_FOLDERS = (
+    os.path.dirname(os.path.abspath(__file__)),
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+)
+"""Where this file lies and what is above: on the path for the start, but not for the code that is run."""
+
+
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    sys.path[:0] = [settings["folder"], *settings["paths"]]
-    from inside import landlock, namespaces, preload, seccomp
+    sys.path.insert(0, settings["folder"])
+    from inside import candidate, judge, landlock, lock, namespaces, preload, seccomp  # noqa: F401
+
+    sys.path[:] = [*settings["paths"], *(path for path in sys.path if path not in _FOLDERS)]
 
     walls = {"locked": settings["locked"], "seccomp": False, "landlock": 0, "namespaces": []}
     if settings["locked"]:
@@ -51,7 +60,6 @@ def main() -> None:
     control.setblocking(True)
     try:
         preload.preload(settings["preload"])
-        from inside import candidate, judge, lock  # noqa: F401
     except BaseException as error:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return

@@ -13,6 +13,7 @@ const app = {
   x: 'step',
   smooth: 0.4,
   logarithmic: false,
+  cursor: null,     // where all charts are read, on the axis that is chosen
   listeners: new Map(),
 };
 
@@ -28,6 +29,8 @@ function listen(type, node, listener) {
   if (!app.listeners.has(type)) app.listeners.set(type, new Map());
   app.listeners.get(type).set(listener, node);
 }
+
+function setCursor(x) { app.cursor = x; emit('cursor', x); }
 
 /** A run with its sources of completions. */
 function adopt(run, number) {

@@ -23,8 +23,8 @@ class Chart {
     this.readings = h('div.readings');
     this.plot = h('div.plot', {
       tabindex: 0, role: 'img',
-      on: {pointermove: (e) => this.point(e), pointerleave: () => emit('cursor', null), keydown: (e) => this.key(e),
-        blur: () => emit('cursor', null)},
+      on: {pointermove: (e) => this.point(e), pointerleave: () => setCursor(null), keydown: (e) => this.key(e),
+        blur: () => setCursor(null)},
     });
     this.node = h('figure.chart', {}, h('figcaption.chart-head', {}, this.heading(), this.readings), this.plot);
     this.plot.style.setProperty('height', this.height + 'px');
@@ -170,19 +170,18 @@ class Chart {
     if (!this.domain) return;
     const {x0, x1} = this.domain, room = this.width - MARGIN.left - MARGIN.right;
     const share = (event.clientX - this.plot.getBoundingClientRect().left - MARGIN.left) / room;
-    emit('cursor', x0 + Math.min(1, Math.max(0, share)) * (x1 - x0));
+    setCursor(x0 + Math.min(1, Math.max(0, share)) * (x1 - x0));
   }
 
   key(event) {
     const curve = (this.curves || [])[0], move = {ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity}[event.key];
     if (!curve || move === undefined) return;
     event.preventDefault();
-    const last = curve.xs.length - 1, at = this.cursor === null || this.cursor === undefined ? last + (move < 0 ? 1 : 0) : nearest(curve.xs, this.cursor);
-    emit('cursor', curve.xs[Math.min(last, Math.max(0, at + move))]);
+    const last = curve.xs.length - 1, at = app.cursor === null ? last + (move < 0 ? 1 : 0) : nearest(curve.xs, app.cursor);
+    setCursor(curve.xs[Math.min(last, Math.max(0, at + move))]);
   }
 
   showCursor(x) {
-    this.cursor = x;
     if (!this.cursorLine || !this.curves) return;
     const off = x === null || x < this.domain.x0 || x > this.domain.x1;
     this.cursorLine.setAttribute('visibility', off ? 'hidden' : 'visible');

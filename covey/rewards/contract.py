@@ -10,26 +10,38 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, overload
 
 from covey.errors import RewardError
 from covey.groups import Score
 from covey.rewards.batch import RESERVED, Notes, RewardBatch
 from covey.rewards.failure import Failure
+from covey.rewards.options import RewardOptions
+
+if TYPE_CHECKING:
+    from covey.rewards.mixture import Mixture
+
+DECORATED = "reward_options"
+"""The attribute in which `@reward` leaves (name, options)."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Reward:
-    """A callable and what is known of it.
+    """A callable and what is known of it. It is itself a plain reward function.
 
     `names` are the arguments it asks for; `required` those without a default; `takes_all` says that it has `**kwargs`
     and gets everything.
+
+    Raises:
+        RewardError: it cannot be called by keyword, or its options ask for what cannot be kept.
     """
 
     function: Callable[..., Any]
     name: str
+    options: RewardOptions = None  # type: ignore[assignment]
+    """Under what terms it takes part; by default those that the function brings along."""
     names: frozenset[str] = field(init=False)
     required: frozenset[str] = field(init=False)
     takes_all: bool = field(init=False)
@@ -42,6 +54,22 @@ class Reward:
         self.required = frozenset(n for n, p in by_name.items() if p.default is p.empty)
         self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.is_async = _is_async(self.function)
+        if self.options is None:
+            self.options = options_of(self.function)
+        self._check_place()
+        self.__name__ = self.name
+
+    def _check_place(self) -> None:
+        options = self.options
+        if self.is_async and options.where != "inline":
+            raise RewardError(
+                f"Reward {self.name!r} is a coroutine function, which runs on the event loop; leave where={options.where!r} out."
+            )
+        if options.timeout is not None and options.where == "inline" and not self.is_async:
+            raise RewardError(
+                f"Reward {self.name!r}: timeout={options.timeout} cannot be kept inline, where nothing can interrupt a "
+                "function. Use where='process' (killed at the deadline), 'thread' (given up, runs on) or 'sandbox'."
+            )
 
     def missing_columns(self, columns: Iterable[str]) -> list[str]:
         """Required arguments that neither Covey nor the dataset provides.
@@ -55,9 +83,11 @@ class Reward:
 
     def __call__(self, **arguments: Any) -> Any:
         """Call the function with those of the arguments that it asks for; a coroutine function gives a coroutine."""
-        if not self.takes_all:
-            arguments = {name: value for name, value in arguments.items() if name in self.names}
-        return self.function(**arguments)
+        return self.function(**self.wanted(arguments))
+
+    def wanted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the arguments that the function asks for: what its signature names, or all for `**kwargs`."""
+        return {name: value for name, value in arguments.items() if self.takes_all or name in self.names}
 
     def call(self, batch: RewardBatch, notes: Notes) -> Any:
         """Call the function with what it asks for of a batch."""
@@ -69,10 +99,15 @@ class Reward:
         Raises:
             RewardError: wrong container, wrong length, or a value that is neither a number nor None.
         """
-        values = self._values(result, expected)
-        return [self._score(value, row) for row, value in enumerate(values)]
+        values = self.values(result, expected)
+        return [self.score(value, row) for row, value in enumerate(values)]
 
-    def _values(self, result: Any, expected: int) -> Sequence[Any]:
+    def values(self, result: Any, expected: int) -> Sequence[Any]:
+        """What a call gave, as a sequence of the right length; what it holds is not looked at.
+
+        Raises:
+            RewardError: wrong container or wrong length.
+        """
         if hasattr(result, "tolist") and getattr(result, "ndim", 1) == 1:  # numpy arrays and torch tensors
             result = result.tolist()
         if inspect.isgenerator(result):
@@ -89,7 +124,12 @@ class Reward:
             )
         return result
 
-    def _score(self, value: Any, row: int) -> Score:
+    def score(self, value: Any, row: int) -> Score:
+        """One value as a score; NaN and infinities are failures.
+
+        Raises:
+            RewardError: neither a number nor None.
+        """
         if value is None:
             return Score(None, "not_applicable")
         if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy scalars and 0-d tensors
@@ -106,26 +146,70 @@ class Reward:
         return Score(number)
 
 
-def as_rewards(functions: Any) -> list[Reward]:
-    """Wrap one callable or a list of them; names are made unique.
+def as_rewards(functions: Any) -> Mixture:
+    """One reward or a list of them as a mixture with unique names; a mixture stays the one it is.
 
     Raises:
         RewardError: nothing was given, or something that cannot be called.
     """
+    from covey.rewards.mixture import Mixture
+
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
+    if len(listed) == 1 and isinstance(listed[0], Mixture):
+        return listed[0]
     if not listed:
         raise RewardError(
             "reward_funcs is empty. Give at least one reward: a function, a model's name, or a module."
         )
-    names = unique_names([reward_name(f) for f in listed])
-    return [Reward(f, name) for f, name in zip(listed, names, strict=True)]
+    return Mixture(*listed)
+
+
+class RewardList(Sequence[Reward]):
+    """Rewards in order, with unique names."""
+
+    def __init__(self, functions: Sequence[Any]) -> None:
+        names = unique_names([reward_name(f) for f in functions])
+        self.rewards = [_named(f, name) for f, name in zip(functions, names, strict=True)]
+
+    @overload
+    def __getitem__(self, index: int) -> Reward: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Reward]: ...
+    def __getitem__(self, index: int | slice) -> Reward | Sequence[Reward]:
+        return self.rewards[index]
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+def _named(function: Any, name: str) -> Reward:
+    """A reward of that name; one that has it already stays the object it is."""
+    if isinstance(function, Reward):
+        return function if function.name == name else replace(function, name=name)
+    return Reward(function, name)
+
+
+def options_of(function: Any, **given: Any) -> RewardOptions:
+    """The terms of a function: what it says of itself, what its decorator says, what is given here."""
+    if isinstance(function, Reward):
+        base = function.options
+    elif getattr(function, DECORATED, None) is not None:
+        base = getattr(function, DECORATED)[1]
+    else:
+        base = RewardOptions(pure=getattr(function, "pure", False) is True)
+    said = {field.name: getattr(base, field.name) for field in fields(base)}
+    return RewardOptions.of(reward_name(function), **{**said, **given})
 
 
 def reward_name(function: Any) -> str:
     """The name a reward goes by in metrics and records.
 
-    Its `name` or `__name__`; of a partial that of the function inside; of an object that of its class.
+    What its decorator says; its `name` or `__name__`; of a partial that of the function inside; of an object that of its
+    class.
     """
+    decorated = getattr(function, DECORATED, None)
+    if decorated is not None:
+        return str(decorated[0])
     while isinstance(function, functools.partial):
         function = function.func
     for attribute in ("name", "__name__"):
@@ -155,6 +239,10 @@ def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
         raise RewardError(
             f"Reward {name!r} is {_describe(function)}, which cannot be called. A reward is a function, a coroutine "
             "function, an object with __call__, a module, or the name of a reward model."
+        )
+    if hasattr(function, "forward") and hasattr(function, "parameters"):
+        raise RewardError(
+            f"Reward {name!r} is a model. Give it with its tokenizer: RewardModel(model, tokenizer)."
         )
     bound = set(function.keywords) if isinstance(function, functools.partial) else set()
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in bound]
