@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
 from random import Random
 
 from covey.tasks.code import HEADER, CodePuzzle, Step, render

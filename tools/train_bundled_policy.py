@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from bundled_tokenizer import train_tokenizer
 from demonstrations import demonstrations
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 ASSETS = Path(__file__).parents[1] / "covey" / "assets"
@@ -44,7 +45,7 @@ def main() -> None:
     model = Qwen2ForCausalLM(_config(tokenizer)).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
     tokenizer.save_pretrained(args.out)
-    train(model, batches(tokenizer, args.batch, args.seed), args)
+    train(model, iter(stream(tokenizer, args)), args)
     model.save_pretrained(args.out)
     print(f"wrote {args.out}")
 
@@ -85,6 +86,22 @@ def batches(tokenizer: PreTrainedTokenizerBase, size: int, seed: int, pool: int 
             yield _padded(drawn[i * size : (i + 1) * size])
 
 
+class Batches(IterableDataset[Batch]):
+    """The same stream for several processes: each draws demonstrations of its own."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, size: int, seed: int) -> None:
+        self.tokenizer, self.size, self.seed = tokenizer, size, seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        return batches(self.tokenizer, self.size, self.seed + 1000 * (worker.id if worker else 0))
+
+
+def stream(tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace) -> DataLoader[Batch]:
+    """Batches, drawn by `args.workers` processes; 0: by this one."""
+    return DataLoader(Batches(tokenizer, args.batch, args.seed), batch_size=None, num_workers=args.workers)
+
+
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> tuple[list[int], list[int]]:
     """Ids of the whole conversation, and labels for what the assistant says, its end token included."""
     head = tokenizer(f"<|user|>{prompt}<|end|><|assistant|>")["input_ids"]
@@ -114,6 +131,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128, help="demonstrations per step")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0, help="processes that draw demonstrations")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--log-every", type=int, default=100)
