@@ -29,7 +29,7 @@ from covey.rewards.evaluate import evaluate
 from covey.runs import Run
 from covey.runs.regroup import regroup
 from covey.score.advantages import Scale, has_spread, rows_of
-from covey.score.estimators import estimator
+from covey.score.estimators import Outcomes, estimator
 from covey.score.scorer import reward_batch
 from covey.update.batch import Sample
 from covey.update.reduction import Reduction, Totals, row_weights
@@ -243,9 +243,9 @@ def _score(rows: pa.Table, how: WhatIf, replaced: Mapping[str, Sequence[Score]],
     totals = _totals(values, failed, weights)
     ids = _group_ids(rows["step"].to_numpy(), rows["group"].to_numpy())
     named = str(run.settings.get("advantage_estimator") or "grpo")
-    estimate = estimator(named, str(how.multi_objective_aggregation), cast(Scale, how.scale_rewards), weights)
+    estimate = estimator(named, str(how.multi_objective_aggregation), cast(Scale, how.scale_rewards))
     lengths = rows["tokens"].to_numpy().astype(np.float64)
-    advantages = estimate(values, totals, ids, lengths)
+    advantages = estimate(Outcomes(values, np.broadcast_to(weights, values.shape), totals, ids, lengths))
     return _weighed(rows, how, totals, np.asarray(advantages), ids, run)
 
 

@@ -80,7 +80,9 @@ def test_every_metric_is_explained_and_every_explained_one_is_logged(tmp_path):
     logged = set()
     for number, given in enumerate(RUNS):
         folder = tiny_policy(tmp_path / f"m{number}", generation=MANY_ENDS)
-        trainer = train(folder, tmp_path, Recorder(by_length, "mine"), rows(), **given)
+        trainer = train(folder, tmp_path, Recorder(by_length, "mine"), rows(task=["sums"] * 8), **given)
         logged |= {key for entry in trainer.state.log_history if "loss" in entry for key in entry} - {"step"}
-    logged = {re.sub(r"^rewards/mine/", "rewards/<name>/", key) for key in logged}
+    logged = {
+        key.replace("rewards/mine", "rewards/<name>").replace("tasks/sums", "tasks/<task>") for key in logged
+    }
     assert logged == documented_metrics()
