@@ -179,6 +179,16 @@ def test_an_adaptive_bonus_moves_step_by_step_and_resumes(tmp_path):
     assert same(weights(whole), weights(resumed))
 
 
+def test_choices_survive_a_stop_between_two_passes(tmp_path):
+    folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
+    settings = {"top_entropy_quantile": 0.5, "num_iterations": 2, "max_steps": 4, "learning_rate": 0.1}
+    settings |= {"save_strategy": "steps", "save_steps": 1}
+    whole = train(folder, tmp_path / "run", Recorder(by_length), rows(64), **settings)
+    resumed = make(folder, tmp_path / "run", Recorder(by_length), rows(64), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
+    assert same(weights(whole), weights(resumed))
+
+
 def test_a_checkpoint_without_the_bonus_is_named(tmp_path):
     folder = tiny_policy(tmp_path / "m")
     train(folder, tmp_path / "run", Recorder(REWARDS), rows(), save_strategy="steps", save_steps=1)
