@@ -113,9 +113,7 @@ def high_covariance(
         return [torch.zeros_like(m) for m in masks]
     centre_o, centre_a = (float(values.mean()) for values in everywhere)
     low, high = bounds or (-math.inf, math.inf)
-    covariances = [
-        (o.double() - centre_o) * (a.double() - centre_a) for o, a in zip(logprobs, advantages, strict=True)
-    ]
+    covariances = [(o - centre_o) * (a - centre_a) for o, a in zip(logprobs, advantages, strict=True)]
     inside = [m & (c >= low) & (c <= high) for c, m in zip(covariances, masks, strict=True)]
     candidates = _gathered(covariances, inside, gather)
     if not candidates.size:
@@ -125,7 +123,7 @@ def high_covariance(
 
 
 def _gathered(values: Sequence[Tensor], masks: Sequence[Tensor], gather: Gather) -> np.ndarray[Any, Any]:
-    own = [v[m].double().cpu().numpy() for v, m in zip(values, masks, strict=True)]
+    own = [v[m].cpu().double().numpy() for v, m in zip(values, masks, strict=True)]
     return np.concatenate([part for rank in gather(own) for part in rank] or [np.zeros(0)])
 
 

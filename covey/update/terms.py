@@ -59,7 +59,8 @@ class LossTerms:
 
     def mean(self, values: Tensor) -> Mean:
         """Mean over the tokens, as sum and count."""
-        return Mean(float(values.detach().double().sum()), float(values.numel()))
+        wide = torch.promote_types(values.dtype, torch.float32)
+        return Mean(float(values.detach().to(wide).sum()), float(values.numel()))
 
 
 TokenLosses = tuple[Tensor, dict[str, Metric]]
