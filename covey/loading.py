@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from covey.config import ModelConfig
 from covey.errors import LoadingError
 from covey.hardware import has_cuda, has_package, use_instead
-from covey.rewards.contract import as_rewards
-from covey.rewards.mixture import Mixture
+from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 
 FLASH = ("flash_attention_2", "flash_attention_3")

@@ -6,33 +6,34 @@
     print(changed.summary())
     changed.frame().query("flips")          # the completions that would be pushed the other way
 
-No model is needed. The advantages are those of `score.advantages`, on the rounds in which the groups were scored. The loss
-is that of the first pass, where every ratio is 1: -Σ w_i n_i A_i, with the token weights w_i of `update.reduction`, n_i
-tokens and advantage A_i; and |w_i n_i A_i| is how hard a completion pulls.
+No model is needed. The advantages are those of `covey.score`, on the rounds in which the groups were scored. The loss is
+the surrogate of the first pass, where every ratio is 1: -Σ w_i n_i A_i, with the token weights w_i of
+`covey.update.reduction`, n_i tokens and advantage A_i; and |w_i n_i A_i| is how hard a completion pulls. (The logged loss of
+cispo, sapo and vespo is another number with the same gradient.)
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import ConfigError, RewardError
+from covey.errors import ConfigError, CoveyWarning, RewardError
 from covey.groups import Completion, Group, Prompt, Score
-from covey.loss_types import LOSS_TYPES, REDUCTIONS
+from covey.loss_types import LOSS_TYPES
 from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
 from covey.runs import Run
 from covey.runs.regroup import regroup
-from covey.score.advantages import Scale, has_spread, rows_of
-from covey.score.estimators import Outcomes, estimator
+from covey.score.advantages import has_spread, rows_of
+from covey.score.estimators import BASELINES, Outcomes, estimator
 from covey.score.scorer import reward_batch
-from covey.update.batch import Sample
-from covey.update.reduction import Reduction, Totals, row_weights
+from covey.score.shaping import Shaping, shaped_totals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,9 +41,13 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
-SCALES = ("group", "batch", "none")
-LOSSES = tuple(REDUCTIONS)
+CHOICES: dict[str, Sequence[str]] = {
+    "advantage_estimator": ("grpo", *BASELINES),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "scale_rewards": ("group", "batch", "none"),
+    "loss_type": tuple(LOSS_TYPES),
+}
+"""What the settings can say that decide about advantages and weights."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,11 @@ class WhatIf:
     """Weights by reward name; rewards that are not named keep theirs."""
     rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Functions that take the place of recorded rewards, or stand beside them under a new name with weight 1."""
+    advantage_estimator: str | None = None
     multi_objective_aggregation: str | None = None
     scale_rewards: str | None = None
+    truncated_reward: float | None = None
+    truncated_in_baseline: bool | None = None
     loss_type: str | None = None
     mask_truncated_completions: bool | None = None
     drop_groups_without_spread: bool = False
@@ -121,7 +129,7 @@ class Rescored:
 
     def _signal_share(self, scoring: Scoring) -> float:
         """Share of the groups in which any completion has an advantage."""
-        rows = rows_of(_group_ids(self.keys["step"], self.keys["group"]))
+        rows = rows_of(self.keys["step"].astype(np.int64) * 1_000_003 + self.keys["group"].astype(np.int64))
         return float(np.mean([np.any(scoring.advantages[r] != 0) for r in rows])) if rows else 0.0
 
     def _mean_loss(self, scoring: Scoring) -> float:
@@ -143,8 +151,7 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
         RewardError: a changed reward asks for what is not recorded, or breaks the contract.
     """
     run = run if isinstance(run, Run) else Run(run)
-    recorded = _recorded(run)
-    wanted = _resolved(what_if, recorded, run)
+    how = _how(what_if, run)
     functions = [Reward(function, name) for name, function in what_if.rewards.items()]
     parts, skipped = [], 0
     for rows in _rounds(run, steps):
@@ -153,7 +160,14 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
             skipped += rows.num_rows
             continue
         replaced = _run_again(functions, groups) if functions else {}
-        parts.append((_keys(rows), _score(rows, recorded, {}, run), _score(rows, wanted, replaced, run)))
+        parts.append((_keys(rows), _as_recorded(rows, how.before), _rescored(rows, how, replaced)))
+    if how.has_varying_weights and (what_if.weights or what_if.rewards):
+        warnings.warn(
+            f"The weights of run {run.name!r} vary by task or over time. A changed weight is taken for a change of the one "
+            "that the record names.",
+            CoveyWarning,
+            stacklevel=2,
+        )
     return Rescored(
         {name: np.concatenate([keys[name] for keys, _, _ in parts] or [np.empty(0)]) for name in _KEYS},
         _joined([before for _, before, _ in parts]),
@@ -165,48 +179,58 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
 _KEYS = ("step", "group", "index", "row", "tokens")
 
 
-def _recorded(run: Run) -> WhatIf:
-    """The way in which the run itself scored."""
-    settings = run.settings
-    scale = settings.get("scale_rewards", "group")
-    return WhatIf(
-        weights=run.rewards,
-        multi_objective_aggregation=settings.get("multi_objective_aggregation", "sum_then_normalize"),
-        scale_rewards=("group" if scale else "none") if isinstance(scale, bool) else scale,
-        loss_type=settings.get("loss_type", "dapo"),
-        mask_truncated_completions=bool(settings.get("mask_truncated_completions", False)),
-    )
+@dataclass
+class _How:
+    """The settings before and after, with the weights of every reward."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    old_weights: Mapping[str, float]
+    new_weights: Mapping[str, float]
+    drops_groups: bool
+    has_varying_weights: bool = False
 
 
-def _resolved(what_if: WhatIf, recorded: WhatIf, run: Run) -> WhatIf:
+_DEFAULTS = {
+    "advantage_estimator": "grpo",
+    "multi_objective_aggregation": "sum_then_normalize",
+    "scale_rewards": "group",
+    "truncated_reward": None,
+    "truncated_in_baseline": True,
+    "loss_type": "dapo",
+    "mask_truncated_completions": False,
+    "truncated_in_denominator": "sequences",
+    "max_completion_length": None,
+    "kl_in_reward": False,
+}
+"""Settings that decide about advantages and losses, and what they are where the record does not say."""
+
+
+def _how(what_if: WhatIf, run: Run) -> _How:
     """The changes laid over what was recorded."""
     unknown = sorted(set(what_if.weights) - set(run.rewards) - set(what_if.rewards))
     if unknown:
         raise ConfigError(f"Run {run.name!r} has no reward {unknown[0]!r}; it has: {', '.join(run.rewards)}.")
-    weights = {**recorded.weights, **{name: 1.0 for name in what_if.rewards if name not in recorded.weights}}
-    wanted = replace(
-        recorded,
-        weights=weights | dict(what_if.weights),
-        multi_objective_aggregation=what_if.multi_objective_aggregation
-        or recorded.multi_objective_aggregation,
-        scale_rewards=what_if.scale_rewards or recorded.scale_rewards,
-        loss_type=what_if.loss_type or recorded.loss_type,
-        drop_groups_without_spread=what_if.drop_groups_without_spread,
-        mask_truncated_completions=(
-            recorded.mask_truncated_completions
-            if what_if.mask_truncated_completions is None
-            else what_if.mask_truncated_completions
-        ),
-    )
-    _one_of("multi_objective_aggregation", wanted.multi_objective_aggregation, AGGREGATIONS)
-    _one_of("scale_rewards", wanted.scale_rewards, SCALES)
-    _one_of("loss_type", wanted.loss_type, LOSSES)
-    return wanted
-
-
-def _one_of(name: str, value: Any, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}; rescore knows {', '.join(known)}.")
+    before = {name: run.settings.get(name, default) for name, default in _DEFAULTS.items()}
+    if isinstance(before["scale_rewards"], bool):
+        before["scale_rewards"] = "group" if before["scale_rewards"] else "none"
+    changes = {
+        name: value for name, value in vars(what_if).items() if name in _DEFAULTS and value is not None
+    }
+    after = before | changes
+    for name, known in CHOICES.items():
+        if after[name] not in known:
+            raise ConfigError(f"{name} is {after[name]!r}; rescore knows {', '.join(known)}.")
+    if before["kl_in_reward"]:
+        warnings.warn(
+            f"Run {run.name!r} took a divergence off its rewards, which is not recorded. Advantages are worked out "
+            "without it.",
+            CoveyWarning,
+            stacklevel=3,
+        )
+    beside = {name: 1.0 for name in what_if.rewards if name not in run.rewards}
+    new = {**run.rewards, **beside, **what_if.weights}
+    return _How(before, after, run.rewards, new, what_if.drop_groups_without_spread)
 
 
 def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
@@ -220,101 +244,140 @@ def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
 
 
 def _run_again(functions: Sequence[Reward], groups: Sequence[Group]) -> dict[str, list[Score]]:
+    columns = {name for g in groups for name in g.prompt.columns}
     for reward in functions:
         if "completion_ids" in reward.required:
             raise RewardError(
-                f"Reward {reward.name!r} asks for completion_ids, which are not recorded. Write it on the text, or on the "
-                "recorded length."
+                f"Reward {reward.name!r} asks for completion_ids, which are not recorded. Write it on the text."
             )
-        missing = reward.missing_columns({name for g in groups for name in g.prompt.columns})
+        missing = reward.missing_columns(columns)
         if missing:
             raise RewardError(
                 f"Reward {reward.name!r} asks for the column {missing[0]!r}, which the recorded rows do not have. They "
-                f"have: {', '.join(sorted({name for g in groups for name in g.prompt.columns})) or 'none'}."
+                f"have: {', '.join(sorted(columns)) or 'none'}."
             )
     return evaluate(functions, {r.name: 1.0 for r in functions}, reward_batch(groups)).scores
 
 
-def _score(rows: pa.Table, how: WhatIf, replaced: Mapping[str, Sequence[Score]], run: Run) -> Scoring:
-    """The rows of one round under one way of scoring."""
-    names = list(how.weights)
-    weights = [how.weights[name] for name in names]
-    values, failed = _values(rows, names, replaced)
-    totals = _totals(values, failed, weights)
-    ids = _group_ids(rows["step"].to_numpy(), rows["group"].to_numpy())
-    named = str(run.settings.get("advantage_estimator") or "grpo")
-    estimate = estimator(named, str(how.multi_objective_aggregation), cast(Scale, how.scale_rewards))
+def _as_recorded(rows: pa.Table, settings: Mapping[str, Any]) -> Scoring:
+    return _weighed(rows, settings, _floats(rows, "total"), _floats(rows, "advantage"))
+
+
+def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]) -> Scoring:
+    """The rows of one round, scored the other way."""
+    names, settings = list(how.new_weights), how.after
+    old, new = _columns(rows, names, {}), _columns(rows, names, replaced)
+    totals = _new_totals(rows, how, old, new)
+    is_cut = _is_truncated(rows)
+    shaping = Shaping(settings["truncated_reward"], settings["truncated_in_baseline"])
+    estimate = estimator(
+        settings["advantage_estimator"],
+        settings["multi_objective_aggregation"],
+        settings["scale_rewards"],
+    )
     lengths = rows["tokens"].to_numpy().astype(np.float64)
-    advantages = estimate(Outcomes(values, np.broadcast_to(weights, values.shape), totals, ids, lengths))
-    return _weighed(rows, how, totals, np.asarray(advantages), ids, run)
+    weights = np.broadcast_to(list(how.new_weights.values()), new.values.shape)
+    shaped = shaped_totals(totals, is_cut, shaping)
+    advantages = estimate(Outcomes(new.values, weights, shaped, _group_ids(rows), lengths))
+    return _weighed(rows, settings, totals, np.asarray(advantages), how.drops_groups)
 
 
-def _values(
-    rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequence[Score]]
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Values with NaN for none, a gated score as 0; and the rows that a failure takes out.
+@dataclass(frozen=True)
+class _Columns:
+    """What rewards gave, one column per reward."""
 
-    A failure that did not take a completion out when it was recorded (its reward was optional) does not now.
-    """
+    values: Floats
+    """NaN for none; a gated score is 0."""
+    failed: NDArray[np.bool_]
+
+
+def _columns(rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequence[Score]]) -> _Columns:
     values = np.full((rows.num_rows, len(names)), np.nan)
-    failed = np.zeros(rows.num_rows, dtype=bool)
-    was_scored = np.asarray(rows["total"].is_valid())
+    failed = np.zeros((rows.num_rows, len(names)), dtype=bool)
     for k, name in enumerate(names):
         if name in replaced:
-            scores = replaced[name]
-            values[:, k] = [np.nan if s.value is None else s.value for s in scores]
-            failed |= np.array([s.status == "failed" for s in scores])
+            values[:, k] = [_value(score.value, score.status) for score in replaced[name]]
+            failed[:, k] = [score.status == "failed" for score in replaced[name]]
         elif f"score/{name}" in rows.column_names:
             status = np.array(rows[f"status/{name}"].to_pylist(), dtype=object)
-            values[:, k] = rows[f"score/{name}"].to_numpy(zero_copy_only=False).astype(np.float64)
-            values[status == "gated", k] = 0.0
-            failed |= (status == "failed") & ~was_scored
-    return values, failed
+            values[:, k] = np.where(status == "gated", 0.0, _floats(rows, f"score/{name}"))
+            failed[:, k] = status == "failed"
+    return _Columns(values, failed)
 
 
-def _totals(values: Floats, failed: NDArray[np.bool_], weights: Sequence[float]) -> Floats:
-    unscored = np.isnan(values).all(axis=1) | failed
-    return np.where(unscored, np.nan, np.nansum(values * np.asarray(weights), axis=1))
+def _value(value: float | None, status: str) -> float:
+    return 0.0 if status == "gated" else np.nan if value is None else value
+
+
+def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floats:
+    """Totals after the change: what changed is added to what was recorded.
+
+    So the weights of the other rewards may have varied by task or over time. A failure that did not take its completion
+    out when it was recorded (the reward is optional) does not now.
+    """
+    recorded = _floats(rows, "total")
+    w_old = np.array([how.old_weights.get(name, 0.0) for name in how.new_weights])
+    w_new = np.array(list(how.new_weights.values()))
+    was, now = np.nansum(old.values * w_old, axis=1), np.nansum(new.values * w_new, axis=1)
+    was_scored = ~np.isnan(recorded)
+    size = np.maximum(1.0, np.nansum(np.abs(old.values * w_old), axis=1))
+    how.has_varying_weights |= bool((np.abs(recorded - was)[was_scored] > 1e-6 * size[was_scored]).any())
+    totals = np.where(was_scored, recorded + (now - was), now)
+    optional = (old.failed & was_scored[:, None]).any(axis=0)
+    is_out = np.isnan(new.values).all(axis=1) | (new.failed & ~optional).any(axis=1)
+    return np.where(is_out, np.nan, totals)
 
 
 def _weighed(
-    rows: pa.Table, how: WhatIf, totals: Floats, advantages: Floats, ids: NDArray[np.int64], run: Run
+    rows: pa.Table,
+    settings: Mapping[str, Any],
+    totals: Floats,
+    advantages: Floats,
+    drops_groups: bool = False,
 ) -> Scoring:
     """Losses and pulls from advantages, by the token weights of the loss."""
-    kept = np.ones(rows.num_rows, dtype=bool)
-    if how.drop_groups_without_spread:
-        for r in rows_of(ids):
-            kept[r] = has_spread(totals[r])
-    samples = _samples(rows, ids, bool(how.mask_truncated_completions))
-    limit = int(run.settings.get("max_completion_length") or max(len(s.completion.ids) for s in samples))
-    reduction = Reduction(LOSS_TYPES[str(how.loss_type)].reduction, limit)
-    counted = [s for s, keeps in zip(samples, kept, strict=True) if keeps]
-    weights = np.zeros(rows.num_rows)
-    weights[kept] = row_weights(reduction, counted, Totals.of(counted))
-    terms = weights * np.array([s.num_loss_tokens for s in samples]) * advantages
+    from covey.update.batch import Sample  # with torch, which nothing else here needs
+    from covey.update.reduction import Reduction, Totals, row_weights
+
+    lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)
+    is_masked = _is_truncated(rows) & bool(settings["mask_truncated_completions"])
+    kept = np.ones(len(lengths), dtype=bool)
+    for r in rows_of(ids) if drops_groups else ():
+        kept[r] = has_spread(totals[r])
+    samples = [
+        Sample(
+            Prompt("", (), seed_key=(int(g),)),
+            Completion((0,) * int(n), (), "", "stop"),
+            float(a),
+            int(g),
+            not m,
+        )
+        for g, n, a, m in zip(ids[kept], lengths[kept], advantages[kept], is_masked[kept], strict=True)
+    ]
+    limit = int(settings["max_completion_length"] or max(1, lengths.max(initial=1)))
+    reduction = Reduction(
+        LOSS_TYPES[settings["loss_type"]].reduction, limit, settings["truncated_in_denominator"]
+    )
+    weights = np.zeros(len(lengths))
+    weights[kept] = row_weights(reduction, samples, Totals.of(samples, reduction.truncated))
+    terms = weights * np.where(is_masked, 0, lengths) * advantages
     return Scoring(totals, advantages, np.abs(terms), -terms)
 
 
-def _samples(rows: pa.Table, ids: NDArray[np.int64], masks_truncated: bool) -> list[Sample]:
-    """Recorded completions as the reducer takes them: lengths and groups are all that it looks at."""
-    samples = []
-    for tokens, finish, group in zip(
-        rows["tokens"].to_pylist(), rows["finish"].to_pylist(), ids, strict=True
-    ):
-        prompt = Prompt("", (0,), seed_key=(int(group),))
-        completion = Completion((0,) * tokens, (0.0,) * tokens, "", finish)
-        samples.append(
-            Sample(prompt, completion, 0.0, int(group), not (masks_truncated and finish == "length"))
-        )
-    return samples
+def _floats(rows: pa.Table, name: str) -> Floats:
+    return np.asarray(rows[name].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _is_truncated(rows: pa.Table) -> NDArray[np.bool_]:
+    return np.array([finish == "length" for finish in rows["finish"].to_pylist()], dtype=bool)
 
 
 def _keys(rows: pa.Table) -> dict[str, NDArray[Any]]:
     return {name: rows[name].to_numpy() for name in _KEYS}
 
 
-def _group_ids(steps: NDArray[Any], groups: NDArray[Any]) -> NDArray[np.int64]:
-    return steps.astype(np.int64) * 1_000_003 + groups.astype(np.int64)
+def _group_ids(rows: pa.Table) -> NDArray[np.int64]:
+    return rows["group"].to_numpy().astype(np.int64)
 
 
 def _joined(parts: Sequence[Scoring]) -> Scoring:

@@ -181,6 +181,7 @@ class GRPOTrainer(Trainer):
             args.multi_objective_aggregation,
             cast(Scale, args.scale_rewards),
         )
+        rewards.tasks |= set(setup.task_names(self.train_dataset, args.task_column))
         fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
         shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
         self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index, shaping)

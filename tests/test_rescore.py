@@ -6,15 +6,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from covey.errors import ConfigError, RewardError
+from covey.errors import ConfigError, CoveyWarning, RewardError
 from covey.groups import Completion, Group, Prompt, Score
 from covey.rescore import WhatIf, rescore
 from covey.rewards.contract import Reward
 from covey.runs import RunWriter
 from covey.score.estimators import Outcomes, estimator
 from covey.score.scorer import Scorer
+from covey.score.shaping import Shaping
 from tests.runs.synthetic import Story, with_advantages, write_run
 
+PLAIN = Shaping()
 WEIGHTS = {"accuracy": 1.0, "length": 0.01, "code": 0.5}
 
 
@@ -55,11 +57,19 @@ def groups(step, size=4):
     return found
 
 
-def scored(step, weights=None, aggregation="sum_then_normalize", scale="group", functions=None):
+def scored(
+    step,
+    weights=None,
+    aggregation="sum_then_normalize",
+    scale="group",
+    functions=None,
+    name="grpo",
+    shaping=PLAIN,
+):
     weights, functions = weights or WEIGHTS, functions or FUNCTIONS
     rewards = [Reward(function, name) for name, function in functions.items()]
-    estimate = estimator("grpo", aggregation, scale)
-    return Scorer(rewards, weights, estimate).score(groups(step))[0]
+    estimate = estimator(name, aggregation, scale)
+    return Scorer(rewards, weights, estimate, shaping=shaping).score(groups(step))[0]
 
 
 def record(folder, steps=6, aggregation="sum_then_normalize", scale="group", **options):
@@ -100,6 +110,48 @@ def test_another_estimator_gives_what_the_scorer_gives_with_it(tmp_path, aggrega
     result = rescore(folder, WhatIf(multi_objective_aggregation=aggregation, scale_rewards=scale))
     _, advantages = expected(aggregation=aggregation, scale=scale)
     np.testing.assert_allclose(result.after.advantages, advantages, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["rloo", "leave_one_out", "maxrl", "pass_at_k", "opo", "reinforce_pp"])
+def test_another_baseline_gives_what_the_scorer_gives_with_it(tmp_path, name):
+    result = rescore(record(tmp_path / "record"), WhatIf(advantage_estimator=name))
+    _, advantages = expected(name=name)
+    np.testing.assert_allclose(result.after.advantages, advantages, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shaping", [Shaping(-1.0, True), Shaping(None, False), Shaping(0.0, False)])
+def test_another_judgement_of_truncated_completions_gives_what_the_scorer_gives_with_it(tmp_path, shaping):
+    how = WhatIf(
+        truncated_reward=shaping.truncated_reward, truncated_in_baseline=shaping.truncated_in_baseline
+    )
+    result = rescore(record(tmp_path / "record"), how)
+    _, advantages = expected(shaping=shaping)
+    np.testing.assert_allclose(result.after.advantages, advantages, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_that_vary_by_task_stay_as_they_were_and_a_change_of_them_warns(tmp_path):
+    # The recorded totals give code three times the weight that the record names.
+    writer = RunWriter.open(
+        tmp_path / "record", settings={}, rewards={"a": 1.0, "b": 1.0}, environment={}, git={}
+    )  # fmt: skip
+    scores = {"a": [Score(v) for v in (1.0, 0.0, 0.5, 0.0)], "b": [Score(v) for v in (0.0, 1.0, 1.0, 0.0)]}
+    recorded = with_advantages(groups(1)[0], scores, {"a": 1.0, "b": 3.0})
+    writer.groups(1, [recorded])
+    writer.close()
+    unchanged = rescore(tmp_path, WhatIf())
+    np.testing.assert_allclose(unchanged.after.totals, recorded.totals)
+    np.testing.assert_allclose(unchanged.after.advantages, recorded.advantages)
+    with pytest.warns(CoveyWarning, match="vary by task or over time"):
+        changed = rescore(tmp_path, WhatIf(weights={"a": 2.0}))
+    np.testing.assert_allclose(changed.after.totals, [2.0, 3.0, 4.0, 0.0])
+
+
+def test_a_penalty_that_is_not_recorded_is_said(tmp_path):
+    RunWriter.open(
+        tmp_path / "record", settings={"kl_in_reward": True}, rewards={}, environment={}, git={}
+    ).close()
+    with pytest.warns(CoveyWarning, match="took a divergence off its rewards"):
+        rescore(tmp_path, WhatIf())
 
 
 def test_other_weights_give_what_the_scorer_gives_with_them(tmp_path):
@@ -195,7 +247,7 @@ def test_a_failure_of_an_optional_reward_takes_nothing_out(tmp_path):
     np.testing.assert_allclose(rescore(tmp_path, WhatIf()).after.totals, [1.0, 1.0, 1.5, 1.25])
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo", "prompt_mean", "luspo"])
 def test_the_loss_is_that_of_a_first_pass(tmp_path, loss_type):
     result = rescore(record(tmp_path / "record", steps=1), WhatIf(loss_type=loss_type))
     a, n = result.after.advantages, result.keys["tokens"]
@@ -204,6 +256,8 @@ def test_the_loss_is_that_of_a_first_pass(tmp_path, loss_type):
         "dapo": -np.sum(n * a) / np.sum(n),
         "bnpo": -np.sum(n * a) / np.sum(n),  # one micro-batch
         "dr_grpo": -np.sum(n * a) / (len(a) * 16),
+        "prompt_mean": -np.mean([np.sum((n * a)[g : g + 4]) / np.sum(n[g : g + 4]) for g in (0, 4, 8)]),
+        "luspo": -np.sum(n * a) / len(a),
     }[loss_type]
     assert result.after.loss.sum() == pytest.approx(slow)
     np.testing.assert_allclose(result.after.pulls, np.abs(result.after.loss))

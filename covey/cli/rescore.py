@@ -51,7 +51,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--aggregation", metavar="NAME", help="sum_then_normalize or normalize_then_sum")
     parser.add_argument("--scale-rewards", metavar="NAME", help="group, batch or none")
-    parser.add_argument("--loss-type", metavar="NAME", help="grpo, dr_grpo, dapo or bnpo")
+    parser.add_argument("--estimator", metavar="NAME", help="grpo, rloo, leave_one_out, maxrl, opo, …")
+    parser.add_argument("--loss-type", metavar="NAME", help="grpo, dr_grpo, dapo, bnpo, prompt_mean, …")
     parser.add_argument(
         "--mask-truncated",
         action=argparse.BooleanOptionalAction,
@@ -95,6 +96,7 @@ def what_if(args: argparse.Namespace) -> WhatIf:
         weights={name: _number(value, name) for name, value in map(_pair, args.weight)},
         rewards={name: import_function(value) for name, value in map(_pair, args.reward)},
         multi_objective_aggregation=args.aggregation,
+        advantage_estimator=args.estimator,
         scale_rewards=args.scale_rewards,
         loss_type=args.loss_type,
         mask_truncated_completions=args.mask_truncated,

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "as_rewards": "contract",
+    "as_rewards": "mixture",
     "AssertTests": "sandbox.rewards",
     "BoxedFormat": "rules.formats",
     "CallTests": "sandbox.rewards",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,7 @@ class Notes:
             whole = self.extras.setdefault(column, [None] * self.size)
             for value, places in zip(values, rows, strict=True):
                 for place in places:
-                    whole[place] = value
+                    whole[place] = value if value is not None else whole[place]
         self.metrics = merge(self.metrics, notes.metrics)
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
@@ -144,9 +144,3 @@ class RewardTable:
         """What a reward contributes before its weight: a gated score is 0, None where it has no say."""
         score = self.scores[name][row]
         return 0.0 if score.status == "gated" else score.value
-
-
-RewardFunction = Callable[..., Any]
-"""`f(completions, ...)` → one number or None per completion; or a coroutine function that does."""
-
-Columns = Mapping[str, Sequence[Any]]

@@ -68,7 +68,8 @@ class Breaker:
             if seen.is_full and seen.share > self.max_failure_rate:
                 raise RewardError(
                     f"Reward {name!r} failed on {seen.share:.0%} of the last {seen.total} samples, more than "
-                    f"max_failure_rate={self.max_failure_rate:.0%}. The last failure: {column.first_error or 'unknown'}."
+                    f"max_failure_rate={self.max_failure_rate:.0%}. The last failure: {_last(column)}. A reward that does "
+                    "not apply to a sample returns None."
                 )
         self._covered.add(sum(table.total(row) is not None for row in range(size)), size)
         if self._covered.is_full and self._covered.share < self.min_coverage:
@@ -76,3 +77,8 @@ class Breaker:
                 f"Only {self._covered.share:.0%} of the last {self._covered.total} samples were scored, less than "
                 f"min_coverage={self.min_coverage:.0%}. Look at the rewards' failed and applicable shares."
             )
+
+
+def _last(column: Column) -> str:
+    said = [score.error for score in column.scores if score.error is not None]
+    return said[-1] if said else "in an earlier batch"

@@ -18,8 +18,7 @@ from covey.rewards.checks import probes
 from covey.rewards.checks.golds import gold_completions, like_prompt
 from covey.rewards.checks.report import CheckReport, RewardStatistics
 from covey.rewards.checks.trial import Sample, Trial
-from covey.rewards.contract import as_rewards
-from covey.rewards.mixture import Mixture
+from covey.rewards.mixture import Mixture, as_rewards
 
 Row = Mapping[str, Any]
 Sampler = Callable[[Sequence[PromptContent], int], Sequence[Sequence[PromptContent]]]

@@ -11,20 +11,15 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from covey.errors import RewardError
 from covey.groups import Score
 from covey.rewards.batch import RESERVED, Notes, RewardBatch
 from covey.rewards.failure import Failure
+from covey.rewards.names import DECORATED, reward_name
 from covey.rewards.options import RewardOptions
-
-if TYPE_CHECKING:
-    from covey.rewards.mixture import Mixture
-
-DECORATED = "reward_options"
-"""The attribute in which `@reward` leaves (name, options)."""
 
 
 @dataclass(eq=False)
@@ -146,49 +141,6 @@ class Reward:
         return Score(number)
 
 
-def as_rewards(functions: Any) -> Mixture:
-    """One reward or a list of them as a mixture with unique names; a mixture stays the one it is.
-
-    Raises:
-        RewardError: nothing was given, or something that cannot be called.
-    """
-    from covey.rewards.mixture import Mixture
-
-    listed = list(functions) if isinstance(functions, list | tuple) else [functions]
-    if len(listed) == 1 and isinstance(listed[0], Mixture):
-        return listed[0]
-    if not listed:
-        raise RewardError(
-            "reward_funcs is empty. Give at least one reward: a function, a model's name, or a module."
-        )
-    return Mixture(*listed)
-
-
-class RewardList(Sequence[Reward]):
-    """Rewards in order, with unique names."""
-
-    def __init__(self, functions: Sequence[Any]) -> None:
-        names = unique_names([reward_name(f) for f in functions])
-        self.rewards = [_named(f, name) for f, name in zip(functions, names, strict=True)]
-
-    @overload
-    def __getitem__(self, index: int) -> Reward: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Reward]: ...
-    def __getitem__(self, index: int | slice) -> Reward | Sequence[Reward]:
-        return self.rewards[index]
-
-    def __len__(self) -> int:
-        return len(self.rewards)
-
-
-def _named(function: Any, name: str) -> Reward:
-    """A reward of that name; one that has it already stays the object it is."""
-    if isinstance(function, Reward):
-        return function if function.name == name else replace(function, name=name)
-    return Reward(function, name)
-
-
 def options_of(function: Any, **given: Any) -> RewardOptions:
     """The terms of a function: what it says of itself, what its decorator says, what is given here."""
     if isinstance(function, Reward):
@@ -199,38 +151,6 @@ def options_of(function: Any, **given: Any) -> RewardOptions:
         base = RewardOptions(pure=getattr(function, "pure", False) is True)
     said = {field.name: getattr(base, field.name) for field in fields(base)}
     return RewardOptions.of(reward_name(function), **{**said, **given})
-
-
-def reward_name(function: Any) -> str:
-    """The name a reward goes by in metrics and records.
-
-    What its decorator says; its `name` or `__name__`; of a partial that of the function inside; of an object that of its
-    class.
-    """
-    decorated = getattr(function, DECORATED, None)
-    if decorated is not None:
-        return str(decorated[0])
-    while isinstance(function, functools.partial):
-        function = function.func
-    for attribute in ("name", "__name__"):
-        name = getattr(function, attribute, None)
-        if isinstance(name, str) and name:
-            return "lambda" if name == "<lambda>" else name
-    return type(function).__name__
-
-
-def unique_names(names: Sequence[str]) -> list[str]:
-    """`a, a, b` → `a, a_2, b`: no two rewards share a metric."""
-    taken: set[str] = set()
-    unique = []
-    for name in names:
-        candidate, number = name, 1
-        while candidate in taken:
-            number += 1
-            candidate = f"{name}_{number}"
-        taken.add(candidate)
-        unique.append(candidate)
-    return unique
 
 
 def _parameters(function: Any, name: str) -> list[inspect.Parameter]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from covey.rewards.contract import DECORATED, Reward, options_of, reward_name
+from covey.rewards.contract import Reward, options_of
+from covey.rewards.names import DECORATED, reward_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 

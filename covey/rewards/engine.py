@@ -32,13 +32,11 @@ class Column:
     num_cached: int = 0
     """Samples answered without a call: known before, or equal to another one of the batch."""
     seconds: float = 0.0
-    first_error: str = ""
 
     def add(self, scored: Scored) -> None:
         self.num_errors += scored.num_errors
         self.num_timeouts += scored.num_timeouts
         self.seconds += scored.seconds
-        self.first_error = self.first_error or scored.first_error
 
 
 @dataclass

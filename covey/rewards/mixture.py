@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from covey.errors import RewardError
 from covey.groups import PromptContent
@@ -13,8 +13,9 @@ from covey.metrics import merge
 from covey.rewards.batch import RESERVED, RewardBatch, RewardTable
 from covey.rewards.breaker import Breaker
 from covey.rewards.cache import Cache
-from covey.rewards.contract import RewardList, options_of
+from covey.rewards.contract import Reward, options_of
 from covey.rewards.engine import Evaluation, score_batch
+from covey.rewards.names import reward_name, unique_names
 from covey.rewards.options import RewardOptions
 from covey.rewards.reward_metrics import mixture_metrics
 from covey.rewards.routing import in_waves
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from covey.rewards.checks.report import CheckReport
 
 
-class Mixture(RewardList):
+class Mixture(Sequence[Reward]):
     """Rewards for some samples or all, with weights, gates, deadlines and failures kept apart from zeros.
 
         mix = Mixture(
@@ -49,7 +50,7 @@ class Mixture(RewardList):
         cache: keep scores of pure rewards between batches: True for memory, a path for a file that outlives the run.
 
     Raises:
-        RewardError: two rewards with one name given to both, an unknown gate, or options that cannot be kept.
+        RewardError: no reward, something that cannot be called, an unknown gate, or options that cannot be kept.
     """
 
     def __init__(
@@ -66,12 +67,12 @@ class Mixture(RewardList):
     ) -> None:
         if unscored not in ("error", "ignore"):
             raise RewardError(f"unscored={unscored!r}: it is 'error' or 'ignore'.")
-        super().__init__(rewards)
-        if on_error is not None:
-            self.rewards = [
-                r if r.options.on_error != "raise" else replace(r, options=options_of(r, on_error=on_error))
-                for r in self.rewards
-            ]
+        if not rewards:
+            raise RewardError(
+                "A mixture has at least one reward: a function, or a reward model with its tokenizer."
+            )
+        names = unique_names([reward_name(r) for r in rewards])
+        self.rewards = [_part(r, name, on_error) for r, name in zip(rewards, names, strict=True)]
         self.task_column = task_column
         self.__name__ = name
         self.tasks = {task for r in self.rewards for task in _tasks_of(r.options)}
@@ -80,6 +81,16 @@ class Mixture(RewardList):
         self.cache = Cache(path=None if cache is True else cache) if cache else None
         self._breaker = Breaker(max_failure_rate, min_coverage, window)
         in_waves(self.rewards)
+
+    @overload
+    def __getitem__(self, index: int) -> Reward: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Reward]: ...
+    def __getitem__(self, index: int | slice) -> Reward | Sequence[Reward]:
+        return self.rewards[index]
+
+    def __len__(self) -> int:
+        return len(self.rewards)
 
     def __call__(
         self,
@@ -162,6 +173,32 @@ class Mixture(RewardList):
                 name: row_weights for name, row_weights in by_row.items() if len(set(row_weights)) > 1
             },
         )
+
+
+def as_rewards(functions: Any) -> Mixture:
+    """One reward or a list of them as a mixture with unique names; a mixture stays the one it is.
+
+    Raises:
+        RewardError: nothing was given, or something that cannot be called.
+    """
+    listed = list(functions) if isinstance(functions, list | tuple) else [functions]
+    if len(listed) == 1 and isinstance(listed[0], Mixture):
+        return listed[0]
+    if not listed:
+        raise RewardError(
+            "reward_funcs is empty. Give at least one reward: a function, a model's name, or a module."
+        )
+    return Mixture(*listed)
+
+
+def _part(function: Any, name: str, on_error: Any) -> Reward:
+    """A reward under the name that it has in the mixture; one that needs no change stays the object it is."""
+    part = function if isinstance(function, Reward) else Reward(function, name)
+    if part.name != name:
+        part = replace(part, name=name)
+    if on_error is not None and part.options.on_error == "raise":
+        part = replace(part, options=options_of(part, on_error=on_error))
+    return part
 
 
 def _tasks_of(options: RewardOptions) -> set[str]:

@@ -25,9 +25,6 @@ OnError = Literal["raise", "missing", "zero"] | float
 Row = Mapping[str, Any]
 """A dataset row as `when` sees it: its columns, and `prompt`."""
 
-Gate = str | tuple[str, float]
-"""The name of another reward, which must be above 0; or the name and the least value that holds."""
-
 
 @dataclass(frozen=True)
 class RewardOptions:

@@ -12,7 +12,7 @@ with m groups, n_g values in group g and s_g their sum, n = Σ n_g. One group ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from covey.groups import ScoredGroup
 
@@ -20,12 +20,19 @@ Clusters = Sequence[Sequence[float]]
 """Values by group."""
 
 
-def group_statistics(groups: Sequence[ScoredGroup], tasks: Sequence[str | None]) -> dict[str, float]:
+def group_statistics(
+    groups: Sequence[ScoredGroup], tasks: Sequence[str | None], weights: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Numbers of one batch by name; a name is missing where there is nothing to measure.
 
+    Args:
+        groups: the batch.
+        tasks: task of each group.
+        weights: weight by reward name; with it, `rewards/<reward>/advantage_share` says which reward trains the policy.
+
     Names: `groups`, `completions`; `reward/mean|se|groups|signal_share|failed_share|unscored_share`;
-    `rewards/<reward>/mean|se|groups|count|min|max|constant_share|not_applicable_share|gated_share|failed_share`;
-    `tasks/<task>/mean|se|groups|count`; `length/mean|se|groups|min|max`; `duplicate_share`, `truncated_share`,
+    `rewards/<reward>/mean|se|groups|count|min|max|constant_share|not_applicable_share|gated_share|failed_share|
+    advantage_share`; `tasks/<task>/mean|se|groups|count`; `length/mean|se|groups|min|max`; `duplicate_share`, `truncated_share`,
     `empty_share`, `reward_length_correlation`. `se` is a standard error, `groups` the groups that it rests on.
     """
     numbers: dict[str, float] = {"groups": len(groups), "completions": sum(len(g.totals) for g in groups)}
@@ -36,7 +43,35 @@ def group_statistics(groups: Sequence[ScoredGroup], tasks: Sequence[str | None])
         totals = _totals([g for g, t in zip(groups, tasks, strict=True) if t == task])
         numbers |= _mean_and_error(f"tasks/{task}", totals)
         numbers[f"tasks/{task}/count"] = sum(map(len, totals))
-    return numbers | _of_texts(groups)
+    return numbers | advantage_shares(groups, weights or {}) | _of_texts(groups)
+
+
+def advantage_shares(groups: Sequence[ScoredGroup], weights: Mapping[str, float]) -> dict[str, float]:
+    """Share of each reward in the absolute advantage, for rewards that are summed before they are normalised.
+
+    The advantage of a completion is (total - mean) / deviation, and total - mean is the sum over rewards of
+    w_k (v_k - mean v_k), where the rewards apply to all completions of the group. Groups without spread have no say.
+    """
+    pulls = dict.fromkeys(weights, 0.0)
+    for group in groups:
+        totals = [t for t in group.totals if t is not None]
+        spread = _deviation(totals)
+        if spread <= 1e-9 * max(map(abs, totals), default=0.0):
+            continue
+        for name, weight in weights.items():
+            values = [0.0 if s.status == "gated" else s.value for s in group.scores.get(name, ())]
+            kept = [v for v, t in zip(values, group.totals, strict=False) if v is not None and t is not None]
+            mean = math.fsum(kept) / len(kept) if kept else 0.0
+            pulls[name] += abs(weight) * math.fsum(abs(v - mean) for v in kept) / spread
+    whole = math.fsum(pulls.values())
+    return {f"rewards/{name}/advantage_share": pull / whole for name, pull in pulls.items()} if whole else {}
+
+
+def _deviation(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
 def clustered_mean(clusters: Clusters) -> tuple[float | None, float | None]:

@@ -69,7 +69,7 @@ class RunSession:
         if self.writer is not None:
             self._statistics = self.writer.groups(step, groups)
         elif self.hints is not None:
-            self._statistics = group_statistics(groups, [None] * len(groups))
+            self._statistics = group_statistics(groups, [None] * len(groups), self.hints.history.rewards)
 
     def step(
         self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float] | None = None

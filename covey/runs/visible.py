@@ -20,8 +20,44 @@ _HIDDEN = re.compile(
 )
 
 
+_CONTROLS = [
+    "NUL",
+    "SOH",
+    "STX",
+    "ETX",
+    "EOT",
+    "ENQ",
+    "ACK",
+    "BEL",
+    "BS",
+    "TAB",
+    "LF",
+    "VT",
+    "FF",
+    "CR",
+    "SO",
+    "SI",
+    "DLE",
+    "DC1",
+    "DC2",
+    "DC3",
+    "DC4",
+    "NAK",
+    "SYN",
+    "ETB",
+    "CAN",
+    "EM",
+    "SUB",
+    "ESC",
+    "FS",
+    "GS",
+    "RS",
+    "US",
+]
+
+
 def visible(text: str) -> str:
-    """The text with everything hidden made visible: `␛` for escape, `⟨U+202E⟩` for what has no picture."""
+    """The text with everything hidden made visible: `⟨ESC⟩` for control characters, `⟨U+202E⟩` for all others."""
     return _HIDDEN.sub(lambda match: _picture(match.group()), text)
 
 
@@ -33,6 +69,4 @@ def excerpt(text: str, length: int) -> str:
 
 def _picture(character: str) -> str:
     code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)  # the block of pictures of control characters
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    return f"⟨{_CONTROLS[code] if code < 0x20 else f'U+{code:04X}'}⟩"

@@ -38,10 +38,11 @@ End = Literal["finished", "interrupted", "failed"]
 class RunWriter:
     """The open record of a running run. Make one with `RunWriter.open`."""
 
-    def __init__(self, folder: Path, share: float, task_column: str, name: str = "") -> None:
+    def __init__(self, folder: Path, header: Mapping[str, Any], task_column: str) -> None:
         self.folder = folder
-        self.name = name
-        self.share = share
+        self.name = str(header["name"])
+        self.weights = dict(header["rewards"])
+        self.share = float(header["record_completions"])
         self.task_column = task_column
         self._lines = {
             name: JsonLines(folder / name)
@@ -113,7 +114,7 @@ class RunWriter:
             assert resume_step is not None
             return cls._resume(folder, header, resume_step, task_column)
         write_header(folder, header)
-        writer = cls(folder, share, task_column, header["name"])
+        writer = cls(folder, header, task_column)
         writer.event("started", f"Run {header['name']!r} started.", **process_facts())
         return writer
 
@@ -123,7 +124,7 @@ class RunWriter:
         header["started"] = before.get("started", header["started"])
         dropped = drop_after(folder, step)
         write_header(folder, header)
-        writer = cls(folder, header["record_completions"], task_column, header["name"])
+        writer = cls(folder, header, task_column)
         message = f"Resumed from step {step}." + (
             f" {dropped} later steps were taken out." if dropped else ""
         )
@@ -147,7 +148,7 @@ class RunWriter:
             The statistics of the groups (`group_statistics`), which the hints read too.
         """
         tasks = [self.task(g.group.prompt) for g in groups]
-        statistics = group_statistics(groups, tasks)
+        statistics = group_statistics(groups, tasks, self.weights)
         first = self._round[1] if self._round[0] == step else 0
         self._round = (step, first + len(groups))
         for number, (scored, task) in enumerate(zip(groups, tasks, strict=True), first):

@@ -18,6 +18,7 @@ from covey.rewards.batch import RewardBatch, RewardTable
 from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
 from covey.score.advantages import has_spread, rows_of
+from covey.score.attribution import contributions
 from covey.score.estimators import Estimator, Outcomes
 from covey.score.shaping import Shaping, shaped_totals
 
@@ -61,6 +62,7 @@ class Scorer:
         advantages = self._advantages(replace(outcomes, totals=shaped))
         scored = list(_scored_groups(groups, table, totals, advantages))
         metrics: dict[str, Metric] = {"advantages/mean_abs": Mean.of(np.abs(advantages))}
+        metrics |= _shares(table, contributions(outcomes.values, outcomes.weights, shaped, outcomes.groups))
         if penalties is not None:
             metrics["reward/kl_penalty"] = Mean.of(penalties)
         return scored, merge(table.metrics, reward_metrics(table, groups), metrics)
@@ -83,6 +85,13 @@ class Scorer:
         parts = self.gather(outcomes)
         start = sum(len(p.totals) for p in parts[: self.rank])
         return self.estimate(Outcomes.joined(parts))[start : start + len(outcomes.totals)]
+
+
+def _shares(table: RewardTable, parts: Any) -> dict[str, Metric]:
+    """Each reward's share of the absolute advantage, as parts of one sum."""
+    whole = float(parts.sum())
+    names = (f"rewards/{name}/advantage_share" for name in table.scores)
+    return {name: Mean(float(part), whole) for name, part in zip(names, parts, strict=True)}
 
 
 def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBatch:
@@ -159,15 +168,15 @@ def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
 def _outcomes(table: RewardTable, groups: Sequence[Group]) -> Outcomes:
     completions = [(number, c) for number, g in enumerate(groups) for c in g.completions]
     rows, names = range(len(completions)), list(table.scores)
-    shape = (len(completions), len(names))
+
+    def column_by_column(cell: Callable[[str, int], float | None]) -> Any:
+        columns = [[_nan(cell(name, row)) for row in rows] for name in names]
+        return np.asarray(columns, dtype=np.float64).reshape(len(names), len(rows)).T
+
     return Outcomes(
-        values=np.asarray([[_nan(table.value(n, i)) for n in names] for i in rows], dtype=np.float64).reshape(
-            shape
-        ),
-        weights=np.asarray([[table.weight(n, i) for n in names] for i in rows], dtype=np.float64).reshape(
-            shape
-        ),
-        totals=np.asarray([_nan(table.total(i)) for i in rows], dtype=np.float64),
+        values=column_by_column(table.value),
+        weights=column_by_column(table.weight),
+        totals=np.asarray([_nan(table.total(row)) for row in rows], dtype=np.float64),
         groups=np.asarray([number for number, _ in completions], dtype=np.int64),
         lengths=np.asarray([sum(c.loss_mask) for _, c in completions], dtype=np.float64),
     )

@@ -527,6 +527,13 @@ def test_partials_objects_and_bundled_rewards_keep_their_names():
     assert mix[1].options.pure and not mix[0].options.pure
 
 
+def test_as_functions_are_for_trainers_that_take_a_list():
+    functions, weights = Mixture(
+        length, reward(ones, weight={"a": 2.0, "*": 0.5}), reward(ones, weight=Linear(0.3, 1.0))
+    ).as_functions()
+    assert functions == [length, ones, ones] and weights == [1.0, 2.0, 0.3]
+
+
 def test_missing_columns_are_those_of_all():
     mix = Mixture(Countdown(), SameAnswer("gold"), reward(lambda completions, extra: [], name="x"))
     assert mix.missing_columns(["target"]) == ["'gold'", "extra", "nums"]

@@ -173,14 +173,12 @@ def metrics(
         "memory/peak_mb": 2210 + 3 * random.random(),
     }
     found |= {f"clip_ratio/{name}": 0.01 * random.random() for name in _CLIPS}
-    shares = {name: weight * (0.5 + random.random()) for name, weight in WEIGHTS.items()}
     for name in WEIGHTS:
         found[f"rewards/{name}/mean"] = statistics.get(f"rewards/{name}/mean", 0.0)
         found[f"rewards/{name}/count"] = statistics.get(f"rewards/{name}/count", 0.0)
         values = [s.value for g in groups for s in g.scores.get(name, ()) if s.value is not None]
         found[f"rewards/{name}/std"] = _std(values)
         found[f"rewards/{name}/failed"] = statistics.get(f"rewards/{name}/failed_share", 0.0)
-        found[f"rewards/{name}/advantage_share"] = shares[name] / sum(shares.values())
     for task in story.tasks:
         found[f"tasks/{task}/reward"] = statistics.get(f"tasks/{task}/mean", 0.0)
         found[f"tasks/{task}/count"] = statistics.get(f"tasks/{task}/count", 0.0)

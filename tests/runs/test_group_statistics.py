@@ -8,7 +8,7 @@ import pytest
 
 from covey.groups import Completion, Group, Prompt, Score
 from covey.runs.group_statistics import clustered_mean, group_statistics
-from tests.runs.synthetic import Story, batch, with_advantages
+from tests.runs.synthetic import WEIGHTS, Story, batch, with_advantages
 
 
 def test_with_groups_of_one_the_error_is_that_of_a_plain_mean():
@@ -94,3 +94,25 @@ def test_correlation_is_within_groups_not_between_them():
         scores = {"a": [Score(base / 10 - 0.1 * i) for i in range(4)]}
         groups.append(with_advantages(Group(Prompt("p", (1,)), completions), scores, {"a": 1.0}))
     assert group_statistics(groups, [None, None])["reward_length_correlation"] == pytest.approx(-1.0)
+
+
+def test_shares_of_the_advantage_worked_number():
+    # Two rewards with equal weights: a spreads by ±1, b by ±0.25 around their means: shares 0.8 and 0.2.
+    scores = {"a": [Score(1.0), Score(-1.0)], "b": [Score(0.75), Score(0.25)], "c": [Score(3.0), Score(3.0)]}
+    group = Group(Prompt("p", (1,)), tuple(Completion((i,), (-1.0,), "x", "stop") for i in range(2)))
+    weights = {"a": 1.0, "b": 1.0, "c": 5.0}
+    numbers = group_statistics([with_advantages(group, scores, weights)], [None], weights)
+    shares = {name: numbers[f"rewards/{name}/advantage_share"] for name in weights}
+    assert shares == pytest.approx({"a": 0.8, "b": 0.2, "c": 0.0})
+
+
+def test_shares_add_up_and_leave_out_groups_without_spread_and_failed_completions():
+    story = Story(failure_rate=0.2)
+    groups = batch(story, 20)
+    numbers = group_statistics(groups, ["t"] * len(groups), WEIGHTS)
+    assert sum(numbers[f"rewards/{name}/advantage_share"] for name in WEIGHTS) == pytest.approx(1)
+    flat = Group(Prompt("p", (1,)), tuple(Completion((i,), (-1.0,), "x", "stop") for i in range(2)))
+    constant = with_advantages(flat, {"accuracy": [Score(0.1), Score(0.1)]}, {"accuracy": 1.0})
+    assert "rewards/accuracy/advantage_share" not in group_statistics([constant], [None], WEIGHTS)
+    shares = group_statistics([*groups, constant], ["t"] * 7, WEIGHTS)["rewards/accuracy/advantage_share"]
+    assert shares == pytest.approx(numbers["rewards/accuracy/advantage_share"])

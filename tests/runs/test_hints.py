@@ -102,7 +102,7 @@ PROVOKED: dict[str, Case] = {
         )
     ),
     "one_reward_dominates": Case(
-        {f"rewards/{n}/advantage_share": (0.97 if n == "unit_tests" else 0.01) for n in WEIGHTS}
+        statistic={f"rewards/{n}/advantage_share": (0.97 if n == "unit_tests" else 0.01) for n in WEIGHTS}
     ),
     "reward_never_applies": Case(statistic=reward_numbers("unit_tests", count=0.0)),
     "reward_fails": Case(
@@ -146,7 +146,7 @@ NEAR_MISSES: dict[str, list[Case]] = {
         Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=0.96, constant_share=0.9)),
         Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=1.0, constant_share=0.5)),
     ],
-    "one_reward_dominates": [Case({f"rewards/{n}/advantage_share": (0.8 if n == "unit_tests" else 0.05) for n in WEIGHTS})],
+    "one_reward_dominates": [Case(statistic={f"rewards/{n}/advantage_share": (0.8 if n == "unit_tests" else 0.05) for n in WEIGHTS})],
     "reward_never_applies": [Case(statistic=reward_numbers("unit_tests", count=lambda s: float(s == 5)))],
     "reward_fails": [
         Case(statistic=reward_numbers("style_model", failed_share=lambda s: 0.05 * (s == 20))),
@@ -166,7 +166,8 @@ NEAR_MISSES: dict[str, list[Case]] = {
     "ratio_is_not_one_at_first": [
         Case({"clip_ratio/region_mean": 0.004}, settings={"num_iterations": 2}),
         Case({"clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),
-        Case({"ratio/first_pass_error": 1e-5}),
+        Case({"ratio/mean": 1.00001, "clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),
+        Case({"ratio/mean": 1.2}, settings={"num_iterations": 2}),
     ],
     "clipping_never_acts": [
         Case({"clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),  # on policy it never acts, rightly

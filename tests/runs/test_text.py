@@ -52,9 +52,9 @@ def test_every_format_character_of_unicode_is_made_visible_except_those_that_let
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("\x1b[31mred\x07", "␛[31mred␇"),
+        ("\x1b[31mred\x07", "⟨ESC⟩[31mred⟨BEL⟩"),
         ("a\u202eb", "a⟨U+202E⟩b"),
-        ("line\r\n\tnext", "line␍\n\tnext"),
+        ("line\r\n\tnext", "line⟨CR⟩\n\tnext"),
         ("שלום مرحبا 你好 naïve 🙂", "שלום مرحبا 你好 naïve 🙂"),
         ("\ud800", "⟨U+D800⟩"),
     ],

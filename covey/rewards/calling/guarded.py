@@ -21,7 +21,6 @@ class Scored:
     num_errors: int = 0
     num_timeouts: int = 0
     seconds: float = 0.0
-    first_error: str = ""
     notes: Notes = field(default_factory=lambda: Notes(0))
 
     @property
@@ -73,7 +72,6 @@ def _after_fault(reward: Reward, batch: RewardBatch, error: BaseException) -> Sc
         scored.scores += alone.scores
         scored.num_errors += alone.num_errors
         scored.num_timeouts += alone.num_timeouts
-        scored.first_error = scored.first_error or alone.first_error
         scored.notes.take(alone.notes, [[row]])
     return scored
 
@@ -87,7 +85,6 @@ def _add_fault(scored: Scored, reward: Reward, concerned: RewardBatch, error: Ba
     if reward.options.on_error == "raise":
         raise error if isinstance(error, RewardError) else _raised(reward, error, concerned) from error
     text = f"{type(error).__name__}: {error}"[:500]
-    scored.first_error = scored.first_error or text
     if isinstance(error, CallTimeout):
         scored.num_timeouts += 1
     else:

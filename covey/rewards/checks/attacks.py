@@ -11,7 +11,7 @@ from covey.rewards.text import text_of
 LONG = 100_000
 """Characters of the long ones."""
 
-SHAPE_ONLY = frozenset({"other digits", "power tower"})
+SHAPE_ONLY = frozenset({"other digits", "power tower", "latex tower"})
 """Well-formed texts with a hostile answer. A reward for the form alone may pay for them."""
 
 

@@ -25,6 +25,7 @@ def grade_asserts(
             names = {**undefined_names([job.setup, *job.tests]), **job.names}
             tests.send({"names": names, "setup": job.setup, "tests": list(job.tests)})
             rest = _read_verdicts(tests, verdicts, len(job.tests), stop_early)
+            tests.kill()  # both end at the same time, rather than one after the other
         except (ChildEnded, TooLate, TooMuch) as error:
             rest = ended_verdict(error, tests.close(), limits)
         end = candidate.close()
@@ -42,10 +43,11 @@ def _tests_beside(candidate: Child, zygote: Zygote, limits: Limits) -> Child:
 
 def _read_verdicts(tests: Child, verdicts: list[Verdict], count: int, stop_early: bool) -> Verdict:
     """Collect verdicts as they come; what to fill up with those that do not come."""
-    fault = _meaning(tests.receive(hashed=True))
-    if fault.status != "ok":  # the first is that of the setup, which is not the code's
-        is_ours = fault.status == "wrong"
-        return Verdict("infrastructure", f"the tests' setup: {fault.detail}") if is_ours else fault
+    setup = _meaning(tests.receive(hashed=True))
+    if setup.status != "ok":
+        return Verdict(
+            setup.status, setup.detail if setup.detail == GONE else f"the tests' setup: {setup.detail}"
+        )
     while len(verdicts) < count:
         verdict = _meaning(tests.receive(hashed=True))
         if verdict.status == "infrastructure" or verdict.detail == GONE:
@@ -68,7 +70,7 @@ def _meaning(message: Any) -> Verdict:
         return Verdict("unsupported", detail)
     if kind == "gone":
         return Verdict("crash", GONE)
-    return Verdict("infrastructure", f"the tests are no Python: {detail}")
+    return Verdict("infrastructure", f"the tests cannot be run: {detail}")
 
 
 def undefined_names(sources: list[str]) -> dict[str, str]:

@@ -21,6 +21,10 @@ REAP_SECONDS = 10.0
 """How long the end of a killed child may take to be reported, on a busy machine."""
 
 
+COUNTED = 0.5
+"""The kernel keeps the limit by counting ticks and reports time as it was spent; on a busy machine the two differ."""
+
+
 class ChildEnded(Exception):
     """The child's end of the channel is closed, or it said something that is no message."""
 
@@ -48,7 +52,7 @@ class Exit:
         if self.signaled and self.code == signal.SIGPROF:
             return True
         by_limit = self.signaled and self.code in (signal.SIGXCPU, signal.SIGKILL)
-        return by_limit and self.cpu_seconds >= limits.cpu_seconds * 0.9
+        return by_limit and self.cpu_seconds >= limits.cpu_seconds * COUNTED
 
 
 class Child:
@@ -111,11 +115,17 @@ class Child:
         except (Malformed, RecursionError) as error:
             raise ChildEnded(f"it sent no message: {error}") from None
 
+    def kill(self) -> None:
+        """Kill the child where it still runs, without waiting for its end."""
+        with contextlib.suppress(OSError):  # it may have ended already; its exit still waits in the leash
+            self.leash.send(b"k")
+
     def close(self) -> Exit | None:
         """Kill the child where it still runs, wait for its end; how it ended, None where the zygote is gone too."""
         if self._exit is None and self.leash.fileno() >= 0:
             self._channel.close()
-            self._exit = _end_of(self.leash)
+            self.kill()
+            self._exit = _read_exit(self.leash)
             self.leash.close()
         return self._exit
 
@@ -140,13 +150,6 @@ class Child:
             raise TooLate from None
         except OSError as error:
             raise ChildEnded(str(error)) from None
-
-
-def _end_of(leash: socket.socket) -> Exit | None:
-    """Kill by the leash and wait for the zygote's word."""
-    with contextlib.suppress(OSError):  # it may have ended already; its exit still waits in the socket
-        leash.send(b"k")
-    return _read_exit(leash)
 
 
 def _read_exit(leash: socket.socket) -> Exit | None:

@@ -17,7 +17,7 @@ from covey.rewards.failure import Failure
 from covey.rewards.rules.extract import said_by
 from covey.rewards.sandbox.extract import extract_code
 from covey.rewards.sandbox.grade import OUR_FAULTS, AssertsJob, Call, CallsJob, Grade, Job, Status, StdioJob
-from covey.rewards.sandbox.sandbox import Sandbox
+from covey.rewards.sandbox.sandbox import Sandbox, shared_sandbox
 
 Scoring = Literal["share", "all"]
 LogMetric = Callable[[str, float], None]
@@ -34,9 +34,13 @@ class _CodeReward:
                 f"scoring={scoring!r}: 'share' pays the share of tests passed, 'all' all or nothing."
             )
         self.scoring = scoring
-        self.sandbox = sandbox or Sandbox()
+        self._sandbox = sandbox
         self.tests = tests
         self.__name__ = name
+
+    @property
+    def sandbox(self) -> Sandbox:
+        return self._sandbox or shared_sandbox()
 
     def missing_columns(self, columns: Sequence[str]) -> list[str]:
         return [] if self.tests in columns else [self.tests]
@@ -58,18 +62,10 @@ class _CodeReward:
             i: self._job(code, rows[i]) for i, code in enumerate(codes) if applies[i] and code is not None
         }
         grades = dict(zip(jobs, self._grades(list(jobs.values())), strict=True))
-        _note(
-            [
-                "no_code" if i not in grades else grades[i].status
-                for i, applied in enumerate(applies)
-                if applied
-            ],
-            log_metric,
-        )
-        return [
-            None if not applied else self._score(grades[i]) if i in grades else 0.0
-            for i, applied in enumerate(applies)
-        ]
+        statuses = [grades[i].status if i in grades else "no_code" for i in range(len(codes)) if applies[i]]
+        _note(statuses, log_metric)
+        scores = {i: self._score(grade) for i, grade in grades.items()}
+        return [scores.get(i, 0.0) if applies[i] else None for i in range(len(codes))]
 
     def _grades(self, jobs: list[Job]) -> list[Grade]:
         return self.sandbox.grade_all(jobs, stop_early=self.scoring == "all") if jobs else []
@@ -88,7 +84,7 @@ class CallTests(_CodeReward):
 
     Args:
         scoring: `share` of the tests passed, or 1.0 for `all` of them.
-        sandbox: where the code runs; by default one of its own, isolated by seccomp or better.
+        sandbox: where the code runs; by default one that they share, isolated by seccomp or better.
         tests: the column of tests. A row's tests are a list, or its JSON text, of
             `{"args": [...], "expected": value}`, with `"kwargs"` and `"name"` where needed.
         entry_point: the column with the function's name, for tests without a `"name"`.
@@ -128,7 +124,7 @@ class StdioTests(_CodeReward):
 
     Args:
         scoring: `share` of the tests passed, or 1.0 for `all` of them.
-        sandbox: where the code runs; by default one of its own, isolated by seccomp or better.
+        sandbox: where the code runs; by default one that they share, isolated by seccomp or better.
         tests: the column of tests. A row's tests are a list, or its JSON text, of `{"input": text, "output": text}`; or
             one object with the lists `"inputs"` and `"outputs"`.
 
@@ -163,7 +159,7 @@ class AssertTests(_CodeReward):
 
     Args:
         scoring: `share` of the tests passed, or 1.0 for `all` of them.
-        sandbox: where the code runs; by default one of its own, isolated by seccomp or better.
+        sandbox: where the code runs; by default one that they share, isolated by seccomp or better.
         tests: the column of tests: a list of statements, or one text.
         entry_point: the column with the name of the function that the tests call `candidate`. A text of tests that
             defines `check` is called with it, as HumanEval's are.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 from covey.errors import SandboxError
 from covey.rewards.sandbox.asserts import grade_asserts
@@ -15,8 +16,11 @@ from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import CallsJob, Grade, Job, Program, StdioJob, Verdict
 from covey.rewards.sandbox.inside.codec import Opaque, encode
 from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, Level, Limits, Walls
+from covey.rewards.sandbox.monty import MontyPool
 from covey.rewards.sandbox.stdio import grade_stdio, run_program
 from covey.rewards.sandbox.zygote import Zygote, ZygoteGone
+
+_OF_THIS_PROCESS = ("_lock", "_zygotes", "_owner", "_too_weak", "_monty")
 
 
 class Sandbox:
@@ -30,6 +34,8 @@ class Sandbox:
         paths: where `preload` is found, for modules that are installed (`sys.path`).
         workers: jobs at a time; by default as many as there are processors.
         walls: which walls to use; fewer than all is for tests.
+        otherwise: where this machine offers less than `level`: `refuse`, or run function calls in pydantic-monty, which
+            knows a part of Python (see `covey.rewards.sandbox.monty`). Programs and assertions are refused there.
 
     Nothing is started before the first job. It can be pickled, and used after a fork: each process has its own zygotes.
 
@@ -38,6 +44,8 @@ class Sandbox:
     """
 
     _lock: threading.Lock
+    _too_weak: bool | None
+    _monty: MontyPool | None
     _zygotes: dict[str, Zygote]
     _owner: int
 
@@ -49,13 +57,17 @@ class Sandbox:
         paths: Sequence[str] = (),
         workers: int | None = None,
         walls: Sequence[str] = ALL_WALLS,
+        otherwise: Literal["refuse", "monty"] = "refuse",
     ) -> None:
         if level not in LEVELS:
             raise ValueError(f"Sandbox(level={level!r}): level is one of {', '.join(LEVELS)}.")
+        if otherwise not in ("refuse", "monty"):
+            raise ValueError(f"Sandbox(otherwise={otherwise!r}): it is 'refuse' or 'monty'.")
         self.level = level
         self.limits = limits or Limits()
         self.preload, self.paths = tuple(preload), tuple(paths)
         self.workers = workers or os.cpu_count() or 1
+        self.otherwise = otherwise
         self._wall_names = tuple(walls)
         self._forget()
 
@@ -94,7 +106,8 @@ class Sandbox:
 
     def start(self) -> None:
         """Start now rather than at the first job, so that a machine that cannot is seen early."""
-        self._zygote("code")
+        if not self._uses_monty():
+            self._zygote("code")
 
     def close(self) -> None:
         """End all processes of the sandbox; the next job starts new ones."""
@@ -111,9 +124,7 @@ class Sandbox:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            key: value for key, value in self.__dict__.items() if key not in ("_lock", "_zygotes", "_owner")
-        }
+        return {key: value for key, value in self.__dict__.items() if key not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -121,10 +132,14 @@ class Sandbox:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
+        self._too_weak = None
+        self._monty = None
         self._zygotes = {}
         self._owner = os.getpid()
 
     def _grade(self, job: Job, stop_early: bool) -> Grade:
+        if isinstance(job, CallsJob) and self._uses_monty():
+            return self._monty_pool().grade(job, self.limits, stop_early)
         try:
             if isinstance(job, CallsJob):
                 return grade_calls(self._zygote("code"), job, self.limits, stop_early)
@@ -133,6 +148,24 @@ class Sandbox:
             return grade_asserts(self._zygote("code"), self._zygote("tests"), job, self.limits, stop_early)
         except ZygoteGone as error:
             return Grade((Verdict("infrastructure", str(error)),))
+
+    def _uses_monty(self) -> bool:
+        """Whether this machine offers too little, and something else may be used instead; found out once."""
+        if self.otherwise != "monty":
+            return False
+        if self._too_weak is None:
+            try:
+                self._zygote("code")
+                self._too_weak = False
+            except SandboxError:
+                self._too_weak = True
+        return self._too_weak
+
+    def _monty_pool(self) -> MontyPool:
+        with self._lock:
+            if self._monty is None:
+                self._monty = MontyPool()
+            return self._monty
 
     def _is_whole(self) -> bool:
         with self._lock:
@@ -148,6 +181,12 @@ class Sandbox:
                     self.level, self.limits, self.preload, self.paths, self._wall_names
                 )
             return self._zygotes[role]
+
+
+@functools.cache
+def shared_sandbox() -> Sandbox:
+    """The sandbox of all rewards that were not given one of their own."""
+    return Sandbox()
 
 
 def start_zygote(

@@ -15,6 +15,9 @@ from covey.rewards.sandbox.grade import Grade, Program, StdioJob, Verdict
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
 
+MAX_TIMEOUTS = 2
+"""Tests of one program that may run out of time before the rest is not run: it is the slow ones that hold up a step."""
+
 
 def grade_stdio(zygote: Zygote, job: StdioJob, limits: Limits, stop_early: bool = False) -> Grade:
     """Run the program once for each test, each time in a fresh process."""
@@ -24,7 +27,8 @@ def grade_stdio(zygote: Zygote, job: StdioJob, limits: Limits, stop_early: bool 
         program = run_program(zygote, job.code, stdin, limits)
         cpu_seconds, peak_mb = cpu_seconds + program.cpu_seconds, max(peak_mb, program.peak_mb)
         verdicts.append(_verdict(program, expected))
-        if stop_early and verdicts[-1].status != "ok":
+        num_timeouts = sum(verdict.status == "timeout" for verdict in verdicts)
+        if (stop_early and verdicts[-1].status != "ok") or num_timeouts == MAX_TIMEOUTS:
             break
     rest = [Verdict("wrong", "not run")] * (len(job.tests) - len(verdicts))
     return Grade((*verdicts, *rest), cpu_seconds, peak_mb)

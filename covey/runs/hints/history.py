@@ -43,6 +43,16 @@ class Change:
         return self.late / self.early if self.early else math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """How far a number has gone, over all steps."""
+
+    low: float
+    high: float
+    count: int
+    """Steps that had a value."""
+
+
 @dataclass
 class History:
     """Metrics and group statistics of the steps so far, evaluations, and what the run was set up with."""
@@ -76,9 +86,6 @@ class History:
         """Values of a group statistic in the order of the steps."""
         return _values(self._statistics, name, last)
 
-    def metric_names(self, prefix: str) -> list[str]:
-        return [name for name in self._metrics if name.startswith(prefix)]
-
     def mean(self, name: str, last: int) -> float | None:
         """Mean of the last values of a metric; None where there are fewer."""
         return _mean(self.metric(name, last), last)
@@ -86,15 +93,30 @@ class History:
     def statistic_mean(self, name: str, last: int) -> float | None:
         return _mean(self.statistic(name, last), last)
 
+    def first(self, name: str, count: int) -> Floats:
+        """The first values of a metric."""
+        series = self._metrics.get(name)
+        return np.asarray(series.values[:count] if series else (), dtype=np.float64)
+
     def early_median(self, name: str, count: int = 20) -> float | None:
         """Median of the first values of a metric."""
-        values = self.metric(name)[:count]
+        values = self.first(name, count)
         return float(np.median(values)) if values.size else None
+
+    def metric_range(self, name: str) -> Range | None:
+        """How far a metric has gone since the first step; None where it was never logged."""
+        return _range(self._metrics, name)
+
+    def statistic_range(self, name: str) -> Range | None:
+        return _range(self._statistics, name)
 
     def change(self, name: str, minimum: int = 40) -> Change | None:
         """From the first to the last quarter of the steps; None with fewer than `minimum` steps."""
-        values = self.metric(name)
-        return None if values.size < minimum else change(values)
+        series = self._metrics.get(name)
+        if series is None or len(series.values) < minimum:
+            return None
+        quarter = len(series.values) // 4
+        return change_between(np.asarray(series.values[:quarter]), np.asarray(series.values[-quarter:]))
 
     def metric_since(self, name: str, step: int) -> Floats:
         """Values of a metric at that step and later."""
@@ -108,8 +130,13 @@ class History:
 class _Series:
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    count: int = 0
+    low: float = math.inf
+    high: float = -math.inf
 
     def add(self, step: int, value: float) -> None:
+        self.count += 1
+        self.low, self.high = min(self.low, value), max(self.high, value)
         self.steps.append(step)
         self.values.append(value)
         if len(self.values) > MAX_POINTS:
@@ -121,8 +148,12 @@ class _Series:
 def change(values: Floats) -> Change:
     """From the first to the last quarter of some values."""
     quarter = max(2, values.size // 4)
-    first, last = values[:quarter], values[-quarter:]
-    error = math.sqrt(first.var(ddof=1) / quarter + last.var(ddof=1) / quarter)
+    return change_between(values[:quarter], values[-quarter:])
+
+
+def change_between(first: Floats, last: Floats) -> Change:
+    """From some early values to some late ones; two of each at least."""
+    error = math.sqrt(first.var(ddof=1) / first.size + last.var(ddof=1) / last.size)
     difference = float(last.mean() - first.mean())
     size = max(abs(float(first.mean())), abs(float(last.mean())))
     if error <= 1e-9 * size:
@@ -137,6 +168,11 @@ def _values(kind: dict[str, _Series], name: str, last: int | None) -> Floats:
     if series is None:
         return np.empty(0)
     return np.asarray(series.values if last is None else series.values[-last:], dtype=np.float64)
+
+
+def _range(kind: dict[str, _Series], name: str) -> Range | None:
+    series = kind.get(name)
+    return None if series is None else Range(series.low, series.high, series.count)
 
 
 def _mean(values: Floats, last: int) -> float | None:

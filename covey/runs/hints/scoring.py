@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from covey.runs.hints.hint import Finding, rule
-from covey.runs.hints.history import History
+from covey.runs.hints.history import History, Range
 from covey.runs.hints.target import Measured, independent_metrics
 from covey.runs.phrases import number, percent
 from covey.runs.statistics import wilson_interval
@@ -44,13 +44,13 @@ def reward_is_constant(history: History) -> list[Finding]:
     """A reward has given one and the same number from the first step on: it teaches nothing."""
     found = []
     for name in history.rewards:
-        low, high = history.statistic(f"rewards/{name}/min"), history.statistic(f"rewards/{name}/max")
-        if low.size < SEVERAL or low.min() != high.max():
+        low, high = _limits(history, name)
+        if low is None or high is None or low.count < SEVERAL or low.low != high.high:
             continue
         found.append(
             Finding(
                 f"Reward {name!r} is constant.",
-                f"It gave {number(float(low[0]))} to every completion of {low.size} steps.",
+                f"It gave {number(low.low)} to every completion of {low.count} steps.",
                 (
                     "Run it by hand on a right and a wrong completion from the report.",
                     "Check that it reads the completions in their form: text, or messages for chat prompts.",
@@ -63,23 +63,28 @@ def reward_is_constant(history: History) -> list[Finding]:
     return found
 
 
+def _limits(history: History, name: str) -> tuple[Range | None, Range | None]:
+    """Range of the smallest and of the largest score of a reward, over all steps."""
+    return history.statistic_range(f"rewards/{name}/min"), history.statistic_range(f"rewards/{name}/max")
+
+
 @rule("note")
 def reward_is_saturated(history: History) -> list[Finding]:
     """A reward that once told completions apart gives nearly all of them its best number."""
     found = []
     for name, weight in history.rewards.items():
-        low, high = history.statistic(f"rewards/{name}/min"), history.statistic(f"rewards/{name}/max")
+        low, high = _limits(history, name)
         mean = history.statistic_mean(f"rewards/{name}/mean", SEVERAL)
         constant = history.statistic_mean(f"rewards/{name}/constant_share", SEVERAL)
-        if mean is None or constant is None or low.min() == high.max() or constant < 0.9:
+        if low is None or high is None or mean is None or constant is None or constant < 0.9:
             continue
-        best, span = (high.max() if weight >= 0 else low.min()), high.max() - low.min()
-        if abs(best - mean) > 0.02 * span:
+        best, span = (high.high if weight >= 0 else low.low), high.high - low.low
+        if not span or abs(best - mean) > 0.02 * span:
             continue
         found.append(
             Finding(
                 f"Reward {name!r} is saturated.",
-                f"Its mean over the last {SEVERAL} steps is {number(mean)}, its best is {number(float(best))}, and in "
+                f"Its mean over the last {SEVERAL} steps is {number(mean)}, its best is {number(best)}, and in "
                 f"{percent(constant)} of the groups it is the same for all.",
                 (
                     "It has done its work: what is learnt now comes from the other rewards.",
@@ -96,7 +101,7 @@ def reward_is_saturated(history: History) -> list[Finding]:
 def one_reward_dominates(history: History) -> list[Finding]:
     """Nearly all of the advantage comes from one of several rewards."""
     names = [n for n in history.rewards if history.statistic(f"rewards/{n}/count", SEVERAL).sum() > 0]
-    shares = {n: history.mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
+    shares = {n: history.statistic_mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
     known = {n: s for n, s in shares.items() if s is not None}
     if len(known) < 2:
         return []
@@ -107,8 +112,8 @@ def one_reward_dominates(history: History) -> list[Finding]:
     return [
         Finding(
             f"Reward {name!r} does nearly all of the training.",
-            f"It makes {percent(share)} of the absolute advantage over the last {SEVERAL} steps; {others} together make "
-            f"{percent(max(0.0, 1 - share))}.",
+            f"It makes {percent(share)} of the absolute advantage over the last {SEVERAL} steps; "
+            f"{percent(max(0.0, 1 - share))} is left for {others}.",
             (
                 "If that is not wanted, lower its weight or raise those of the others.",
                 "multi_objective_aggregation='normalize_then_sum' brings rewards of different range to one scale.",
@@ -124,13 +129,13 @@ def reward_never_applies(history: History) -> list[Finding]:
     """A reward has scored no completion at all."""
     found = []
     for name in history.rewards:
-        counts = history.statistic(f"rewards/{name}/count")
-        if counts.size < SEVERAL or counts.sum() > 0:
+        counts = history.statistic_range(f"rewards/{name}/count")
+        if counts is None or counts.count < SEVERAL or counts.high > 0:
             continue
         found.append(
             Finding(
                 f"Reward {name!r} never applies.",
-                f"It gave no number to any completion of {counts.size} steps.",
+                f"It gave no number to any completion of {counts.count} steps.",
                 (
                     "Check the column or the condition that routes prompts to it.",
                     "Run `covey check`, which shows how many rows each reward applies to.",

@@ -81,15 +81,17 @@ def entropy_collapsed(history: History) -> list[Finding]:
 @rule("problem")
 def ratio_is_not_one_at_first(history: History) -> list[Finding]:
     """Before the policy has moved, new and old log-probabilities must be the same: every ratio is 1."""
-    error = history.metric("ratio/first_pass_error", FEW)
-    if error.size and error.max() > 1e-3:
+    if not _is_on_policy(history):
+        return []
+    ratio, clipped = history.metric("ratio/mean", FEW), history.metric("clip_ratio/region_mean", FEW)
+    if ratio.size and abs(ratio - 1).max() > 1e-3:
         return [
             _ratio_finding(
-                f"ratio/first_pass_error is up to {number(float(error.max()))} over the last {FEW} steps."
+                f"Each sample is trained on once, and still the mean ratio is off by up to "
+                f"{number(float(abs(ratio - 1).max()))} over the last {FEW} steps."
             )
         ]
-    clipped = history.metric("clip_ratio/region_mean", FEW)
-    if _is_on_policy(history) and clipped.size and clipped.max() > 0:
+    if clipped.size and clipped.max() > 0:
         return [
             _ratio_finding(
                 f"Each sample is trained on once, and still up to {percent(float(clipped.max()))} of the tokens are "
@@ -107,7 +109,7 @@ def _ratio_finding(evidence: str) -> Finding:
             "Switch off dropout in the policy.",
             "Score old and new log-probabilities in one precision, at one temperature, with the same padding.",
         ),
-        ("clip_ratio/region_mean", "sampling/logp_gap/mean"),
+        ("ratio/mean", "clip_ratio/region_mean", "sampling/logp_gap/mean"),
     )
 
 
@@ -178,12 +180,12 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
     bf16 has 8 significant bits: around a weight w, numbers are between |w|/256 and |w|/128 apart, and a step below half
     of the smaller distance, |w|/512, changes no weight of that size. Adam's steps are about the learning rate.
     """
-    rates = history.metric("learning_rate")
+    rates = history.metric_range("learning_rate")
     dtype = str(history.model.get("weights_dtype", ""))
-    if not rates.size or dtype.removeprefix("torch.") not in ("bfloat16", "bf16"):
+    if rates is None or dtype.removeprefix("torch.") not in ("bfloat16", "bf16"):
         return []
     weight = float(history.model.get("weight_scale") or TYPICAL_WEIGHT)
-    needed, rate = weight / 512, float(rates.max())
+    needed, rate = weight / 512, rates.high
     if not 0 < rate < needed:
         return []
     return [
@@ -203,7 +205,7 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
 @rule("note")
 def loss_is_zero_at_first(history: History) -> list[Finding]:
     """At the first pass every ratio is 1 and advantages sum to 0: the loss is 0, its gradient is not."""
-    losses, norms = history.metric("loss"), history.metric("grad_norm")
+    losses, norms = history.first("loss", 4 + SEVERAL), history.first("grad_norm", 3)
     if (
         not 3 <= losses.size <= 3 + SEVERAL
         or abs(losses[:3]).max() > 1e-4

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from covey.runs.statistics import student_quantile
-
 MAX_POINTS = 2000
 """Points per curve. With more steps, each point is the mean of several."""
 
@@ -18,7 +16,7 @@ BANDS = {"reward": "reward", "completions/mean_length": "length"}
 def curves(
     lines: Sequence[Mapping[str, Any]], statistics: Mapping[int, Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Steps, metrics, half-widths of 95 % intervals where there are group statistics, and how many steps a point is.
+    """Steps, metrics, standard errors with their degrees of freedom, and how many steps a point is.
 
     Args:
         lines: the lines of the steps.
@@ -27,6 +25,7 @@ def curves(
     Missing values are None. All lists have one value per point.
     """
     stride = max(1, math.ceil(len(lines) / MAX_POINTS))
+    lines = [_with_shares(line, statistics.get(line["step"], {})) for line in lines]
     blocks = [lines[i : i + stride] for i in range(0, len(lines), stride)]
     names = list(dict.fromkeys(name for line in lines for name in line["metrics"]))
     return {
@@ -35,8 +34,8 @@ def curves(
         "metrics": {
             name: [_mean(line["metrics"].get(name) for line in block) for block in blocks] for name in names
         },
-        "halves": {
-            metric: [_half(block, statistics, source) for block in blocks]
+        "errors": {
+            metric: _errors(blocks, statistics, source)
             for metric, source in _bands(names).items()
             if any(f"{source}/se" in numbers for numbers in statistics.values())
         },
@@ -44,10 +43,10 @@ def curves(
     }
 
 
-def half_width(numbers: Mapping[str, float], name: str) -> float | None:
-    """Half of the 95 % interval of a mean over the groups of one step; None where one cannot tell."""
-    error, groups = numbers.get(f"{name}/se"), int(numbers.get(f"{name}/groups", 0))
-    return None if error is None or groups < 2 else student_quantile(0.975, groups - 1) * error
+def _with_shares(line: Mapping[str, Any], numbers: Mapping[str, float]) -> dict[str, Any]:
+    """A step with the share of each reward in the advantage, which only the groups tell."""
+    shares = {name: value for name, value in numbers.items() if name.endswith("/advantage_share")}
+    return {**line, "metrics": {**shares, **line["metrics"]}}
 
 
 def short(value: float | None) -> float | None:
@@ -65,13 +64,25 @@ def _bands(names: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _half(
+def _errors(
+    blocks: Sequence[Sequence[Mapping[str, Any]]], statistics: Mapping[int, Mapping[str, float]], name: str
+) -> dict[str, list[float | None]]:
+    """Standard error and degrees of freedom of each point."""
+    pairs = [_error(block, statistics, name) for block in blocks]
+    return {"se": [short(se) for se, _ in pairs], "degrees": [short(degrees) for _, degrees in pairs]}
+
+
+def _error(
     block: Sequence[Mapping[str, Any]], statistics: Mapping[int, Mapping[str, float]], name: str
-) -> float | None:
-    """Half-width for the mean of a block of steps: those of independent means add up in squares."""
-    halves = [half_width(statistics.get(line["step"], {}), name) for line in block]
-    kept = [h for h in halves if h is not None]
-    return short(math.sqrt(math.fsum(h * h for h in kept)) / len(kept)) if kept else None
+) -> tuple[float | None, float | None]:
+    """Of the mean of a block of steps: variances of independent means add up; degrees after Welch and Satterthwaite."""
+    found = [statistics.get(line["step"], {}) for line in block]
+    kept = [(n[f"{name}/se"], n[f"{name}/groups"] - 1) for n in found if n.get(f"{name}/groups", 0) > 1]
+    if not kept:
+        return None, None
+    squares = math.fsum(se**2 for se, _ in kept)
+    fourths = math.fsum(se**4 / degrees for se, degrees in kept)
+    return math.sqrt(squares) / len(kept), squares**2 / fourths if fourths else math.fsum(d for _, d in kept)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

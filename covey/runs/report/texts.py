@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from covey.runs import schema, segments
 from covey.runs.reader import read_evaluations
 from covey.runs.report.summary import TRAINING
 from covey.runs.resume import evaluation_file
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def source_paths(folder: Path, source: str) -> list[Path]:
@@ -24,9 +19,3 @@ def source_paths(folder: Path, source: str) -> list[Path]:
     )
     paths = [folder / schema.EVALUATION_ROWS / evaluation_file(source, line["step"]) for line in lines]
     return [path for path in paths if path.exists()]
-
-
-def source_tables(folder: Path, source: str) -> Iterator[pa.Table]:
-    """The completions of a source as tables."""
-    for path in source_paths(folder, source):
-        yield segments.read_segment(path)

@@ -145,8 +145,9 @@ def test_bad_tests_are_named(sandbox):
 
 def test_nothing_starts_before_it_is_used_and_all_can_be_sent():
     for kind in (CallTests, StdioTests, AssertTests):
-        reward = pickle.loads(pickle.dumps(kind()))
+        reward = pickle.loads(pickle.dumps(kind(sandbox=Sandbox())))
         assert reward.sandbox._zygotes == {} and reward.__name__
+        assert pickle.loads(pickle.dumps(kind())).sandbox is kind().sandbox
 
 
 def test_chats_and_echoes(sandbox):

@@ -84,6 +84,16 @@ def test_stdio(sandbox):
     assert "ValueError" in grade.verdicts[4].detail
 
 
+def test_a_program_that_hangs_on_every_input_is_not_run_on_all_of_them(sandbox):
+    job = StdioJob(
+        "import time\nif input() != 'fast': time.sleep(60)\nprint(1)", (("fast", "1"), *[("slow", "1")] * 9)
+    )
+    started = time.monotonic()
+    grade = sandbox.grade(job)
+    assert [v.status for v in grade.verdicts] == ["ok", "timeout", "timeout", *["wrong"] * 7]
+    assert grade.status == "timeout" and time.monotonic() - started < 8
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -151,6 +161,8 @@ def own(): raise Own('mine')
         ("assert not f(0)", "wrong"),
         ("for x in f(0): pass", "wrong"),
         ("assert nothing(1)", "wrong"),
+        ("assert f(f(0)) == 1", "wrong"),
+        ("assert f([f(0)]) == 1", "wrong"),
         ("assert (", "infrastructure"),
     ],
 )
@@ -161,7 +173,10 @@ def test_what_a_proxy_cannot_carry_is_not_held_against_the_code(sandbox, test, s
 
 def test_a_setup_that_fails_is_our_fault(sandbox):
     grade = sandbox.grade(AssertsJob("def f(): return 1", ("assert f() == 1",), setup="1 / 0"))
-    assert grade.status == "infrastructure" and "setup" in grade.detail
+    assert grade.status == "infrastructure" and "ZeroDivisionError" in grade.detail
+    for code in ("def f(): raise ValueError", "def f(): return object()", "x = 1"):
+        job = AssertsJob(code, ("assert value == 1",), setup="value = f() + 0")
+        assert sandbox.grade(job).status == "wrong", "what the setup asks of the code is the code's"
 
 
 def test_setup_and_names(sandbox):

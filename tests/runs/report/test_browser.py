@@ -1,11 +1,13 @@
 """The page in a real browser: it opens, draws, filters, pages, obeys the keyboard, and shows texts as texts."""
 
 import json
+import math
 import random
 import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import covey.runs
@@ -272,7 +274,7 @@ def test_hidden_characters_are_marked_and_cannot_turn_the_line(browser: Browser,
         "return [...document.querySelectorAll('.card .hidden-mark')].some(m => m.textContent === 'U+202E')"
     )
     marks = set(browser.text(".card .hidden-mark"))
-    assert {"U+202E", "U+2066", "U+200B", "␛", "␇", "␀"} <= marks
+    assert {"U+202E", "U+2066", "U+200B", "ESC", "BEL", "NUL"} <= marks
     # Behind a right-to-left override that were obeyed, "000,1" would stand to the left of what precedes it.
     order = browser.do(
         "const card = [...document.querySelectorAll('.card .text')].find(n => n.textContent.includes('000,1'));"
@@ -366,6 +368,25 @@ def test_what_is_marked_as_changed_adds_up_to_both_texts(browser: Browser, repor
         + "const r = () => Array.from({length: 5000}, () => Math.random().toString(36).slice(2, 6)).join(' '); const t = performance.now(); difference(r(), r()); return performance.now() - t"
     )
     assert far < 3000
+
+
+def test_smoothed_intervals_cover_the_truth_as_often_as_they_say(browser: Browser, report):
+    browser.open(report / "one.html")
+    source = assets()[0]
+    code = source[source.index("// Smoothing, ranges and ticks") : source.index("/** Width of the Gaussian")]
+    quantiles = browser.do(code + "return [1, 2, 3, 4, 7, 30, 120].map(studentQuantile)")
+    assert quantiles == pytest.approx([12.706, 4.303, 3.182, 2.776, 2.365, 2.042, 1.980], rel=2e-3)
+    rng = np.random.default_rng(0)
+    covered = {0: 0, 2: 0}
+    for _ in range(300):
+        groups = rng.normal(0.5, 0.3, (21, 3))  # 21 steps of 3 groups each around 0.5
+        errors = {"se": (groups.std(axis=1, ddof=1) / math.sqrt(3)).tolist(), "degrees": [2] * 21}
+        for sigma in covered:
+            found = browser.do(
+                code + "return smoothed(...arguments)", groups.mean(axis=1).tolist(), errors, sigma
+            )
+            covered[sigma] += abs(found["values"][10] - 0.5) <= found["halves"][10]
+    assert 0.92 <= covered[0] / 300 <= 0.98 and 0.92 <= covered[2] / 300 <= 0.98
 
 
 @pytest.fixture(scope="module")

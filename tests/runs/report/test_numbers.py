@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from covey.runs.report.curves import MAX_POINTS, curves, half_width, short
+from covey.runs.report.curves import MAX_POINTS, curves, short
 from covey.runs.report.evaluations import compare, measured
 from covey.runs.report.failures import failures
 from covey.runs.report.summary import RunSummary
@@ -34,14 +34,26 @@ def test_very_long_runs_are_thinned_by_means_and_keep_their_last_step():
     assert found["metrics"]["a"][0] == 1.0  # mean of 0, 1, 2
 
 
-def test_intervals_are_those_of_students_t_over_groups_and_shrink_when_steps_are_averaged():
+def test_standard_errors_have_the_degrees_of_freedom_of_their_groups():
+    statistics = {1: {"reward/se": 0.1, "reward/groups": 4}, 2: {"reward/groups": 1}}
+    assert curves(lines(3, reward=float), statistics)["errors"]["reward"] == {
+        "se": [0.1, None, None],
+        "degrees": [3, None, None],
+    }
+    assert curves(lines(3, reward=float), {})["errors"] == {}
+
+
+def test_errors_shrink_when_steps_are_averaged_and_degrees_add_up():
     numbers = {"reward/se": 0.1, "reward/groups": 4}
-    assert half_width(numbers, "reward") == pytest.approx(0.3182, abs=1e-3)  # t(3, 97.5 %) = 3.182
-    assert half_width({"reward/groups": 1}, "reward") is None
-    one = curves(lines(4, reward=float), dict.fromkeys(range(1, 5), numbers))
-    assert one["halves"]["reward"] == pytest.approx([0.3182] * 4, abs=1e-3)
     many = curves(lines(2 * MAX_POINTS, reward=float), dict.fromkeys(range(1, 2 * MAX_POINTS + 1), numbers))
-    assert many["halves"]["reward"][0] == pytest.approx(0.3182 / math.sqrt(2), abs=1e-3)
+    assert many["errors"]["reward"]["se"][0] == pytest.approx(0.1 / math.sqrt(2), rel=1e-5)
+    assert many["errors"]["reward"]["degrees"][0] == pytest.approx(
+        6
+    )  # Welch and Satterthwaite with equal variances
+    unequal = {1: numbers, 2: {"reward/se": 1e-6, "reward/groups": 4}}
+    unequal |= dict.fromkeys(range(3, 2 * MAX_POINTS + 1), numbers)
+    found = curves(lines(2 * MAX_POINTS, reward=float), unequal)["errors"]["reward"]
+    assert found["degrees"][0] == pytest.approx(3, rel=1e-3)  # one of them decides
 
 
 def test_short_numbers_keep_six_digits_and_drop_what_is_not_finite():

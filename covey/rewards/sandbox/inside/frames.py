@@ -6,7 +6,7 @@ import os
 import struct
 from typing import Any
 
-from .codec import decode, encode
+from .codec import encode
 
 HEADER = struct.Struct(">I")
 
@@ -25,16 +25,12 @@ def write_bytes(fd: int, payload: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def read_frame(fd: int, max_bytes: int | None = None) -> Any:
-    """The next value; `max_bytes` bounds what is read into memory.
+def read_bytes(fd: int, max_bytes: int | None = None) -> bytes:
+    """The next message, not yet decoded; `max_bytes` bounds what is read into memory.
 
     Raises:
         Closed: the other end is gone, or what it announces is too long.
     """
-    return decode(read_bytes(fd, max_bytes))
-
-
-def read_bytes(fd: int, max_bytes: int | None = None) -> bytes:
     size = HEADER.unpack(_exactly(fd, HEADER.size))[0]
     if max_bytes is not None and size > max_bytes:
         raise Closed(f"a message of {size} bytes")

@@ -46,8 +46,10 @@ def run(limits: Mapping[str, Any]) -> None:
         write_frame(CHANNEL, ("raised", *peer.raised))
         os._exit(0)
     namespace = {"__name__": "tests", **{name: Proxy(peer, target) for name, target in job["names"].items()}}
-    for test in [job["setup"], *job["tests"]]:
+    for number, test in enumerate([job["setup"], *job["tests"]]):
         verdict = _verdict(test, namespace)
+        if number == 0 and verdict[0] == "failed" and not peer.num_calls:
+            verdict = ("broken", verdict[1])  # the candidate had no part in it
         write_frame(CHANNEL, verdict)
         if verdict[0] in ("gone", "broken"):
             break
@@ -78,6 +80,7 @@ class _Peer:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.raised: Any = None
+        self.num_calls = 0
 
     def greet(self) -> None:
         answer = self._receive()
@@ -87,9 +90,16 @@ class _Peer:
             raise CandidateGone("it did not get ready")
 
     def call(self, name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        self.num_calls += 1
         try:
             request = encode((name, arguments, keywords))
         except (Opaque, RecursionError) as error:
+            if str(error).endswith(
+                Unreadable.__qualname__
+            ):  # the candidate's own return is handed back to it
+                raise TypeError(
+                    f"{name} is called with what the candidate returned, which does not cross"
+                ) from None
             raise Unjudgeable(f"{name} is called with {error}") from None
         try:
             write_bytes(PEER, request)

@@ -5,6 +5,9 @@ const HIDDEN = new RegExp(
   '\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0d\\ufeff\\uffa0\\ufff0-\\ufffb\\ud800-\\udfff' +
   '\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]', 'gu');
 
+const CONTROLS = ('NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC ' +
+  'FS GS RS US').split(' ');
+
 /** Append a text to a node, each hidden character as a small mark with its code. */
 function appendText(node, text) {
   let from = 0;
@@ -23,7 +26,7 @@ function hiddenMark(character) {
   const mark = document.createElement('span');
   mark.className = 'hidden-mark';
   mark.title = name;
-  mark.textContent = code < 0x20 ? String.fromCodePoint(0x2400 + code) : code === 0x7f ? '␡' : name;
+  mark.textContent = CONTROLS[code] || name;
   return mark;
 }
 

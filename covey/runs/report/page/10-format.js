@@ -23,7 +23,7 @@ function plusMinus(value, half, format) {
 function tickLabel(value, step, format) {
   if (Math.abs(value) < step * 1e-6) return format === percent ? '0 %' : '0';
   if (format === duration) return duration(value);
-  if (format === megabytes && step < 100) return (value / 1024).toFixed(2) + ' G';
+  if (format === megabytes && step < 100) return (value / 1024).toFixed(step < 10 ? 3 : 2) + ' G';
   if (format === megabytes) return megabytes(value);
   const scaled = format === percent ? 100 * value : value, gap = format === percent ? 100 * step : step, unit = format === percent ? ' %' : '';
   if (Math.abs(scaled) >= 1e4) return minus(compact(scaled)) + unit;
@@ -48,9 +48,11 @@ function percent(share) {
   return (Math.abs(value) > 0 && Math.abs(value) < 9.95 ? value.toFixed(1) : value.toFixed(0)) + ' %';
 }
 
-/** Two units at most: 0.82 s, 14 s, 3 min 20 s, 2 h 05 min, 4 d 3 h. */
+/** Two units at most: 64 µs, 53 ms, 0.82 s, 14 s, 3 min 20 s, 2 h 05 min, 4 d 3 h. */
 function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return '–';
+  if (seconds > 0 && seconds < 1e-3) return Number((seconds * 1e6).toPrecision(2)) + ' µs';
+  if (seconds > 0 && seconds < 0.1) return Number((seconds * 1e3).toPrecision(2)) + ' ms';
   if (seconds < 10) return (seconds < 1 ? seconds.toPrecision(2) : seconds.toFixed(1)) + ' s';
   const whole = Math.round(seconds), pad = (n) => String(n).padStart(2, '0');
   if (whole < 60) return whole + ' s';
@@ -73,8 +75,8 @@ function pValue(p) { return p === null ? '–' : p < 0.001 ? 'p < 0.001' : 'p = 
 
 /** How to show the values of a metric, by its name. */
 function formatOf(name) {
-  if (/(_ratio|_share|^frac_|\/region_mean|\/failed$|\/unscored$)/.test(name) || /clip_ratio\//.test(name)) return percent;
-  if (/^(time\/|step_time)/.test(name)) return duration;
+  if (/(_ratio|_share$|^frac_|\/region_mean|\/failed$|\/unscored$)/.test(name) || /clip_ratio\//.test(name)) return percent;
+  if (/^(time\/|step_time|runtime)/.test(name)) return duration;
   if (/_mb$/.test(name)) return megabytes;
   return number;
 }

@@ -1,13 +1,16 @@
 // Smoothing, ranges and ticks of curves.
 
-/** Values smoothed by a Gaussian over neighbouring points; holes stay holes. Half-widths add up in squares. */
-function smoothed(values, halves, sigma) {
-  if (sigma < 0.3) return {values, halves};
-  const reach = Math.ceil(3 * sigma), kernel = [];
-  for (let k = 0; k <= reach; k++) kernel.push(Math.exp(-0.5 * (k / sigma) ** 2));
-  const means = values.map((value, i) => (value === null ? null : around(values, i, reach, kernel)));
-  const bands = halves && halves.map((half, i) => (half === null ? null : aroundSquares(halves, i, reach, kernel)));
-  return {values: means, halves: bands};
+/**
+ * Values smoothed by a Gaussian over neighbouring points, and half of the 95 % interval of that mean; holes stay holes.
+ * Variances add up with the squares of the weights; degrees of freedom after Welch and Satterthwaite.
+ */
+function smoothed(values, errors, sigma) {
+  const reach = sigma < 0.3 ? 0 : Math.ceil(3 * sigma), kernel = [];
+  for (let k = 0; k <= reach; k++) kernel.push(reach ? Math.exp(-0.5 * (k / sigma) ** 2) : 1);
+  return {
+    values: reach ? values.map((value, i) => (value === null ? null : around(values, i, reach, kernel))) : values,
+    halves: errors && values.map((value, i) => (value === null ? null : halfAround(errors, i, reach, kernel))),
+  };
 }
 
 function around(values, i, reach, kernel) {
@@ -20,14 +23,27 @@ function around(values, i, reach, kernel) {
   return sum / weight;
 }
 
-function aroundSquares(halves, i, reach, kernel) {
-  let squares = 0, weight = 0;
-  for (let j = Math.max(0, i - reach); j <= Math.min(halves.length - 1, i + reach); j++) {
-    if (halves[j] === null) continue;
-    squares += (kernel[Math.abs(i - j)] * halves[j]) ** 2;
+function halfAround({se, degrees}, i, reach, kernel) {
+  let weight = 0, squares = 0, fourths = 0;
+  for (let j = Math.max(0, i - reach); j <= Math.min(se.length - 1, i + reach); j++) {
+    if (se[j] === null) continue;
+    const part = (kernel[Math.abs(i - j)] * se[j]) ** 2;
     weight += kernel[Math.abs(i - j)];
+    squares += part;
+    fourths += part ** 2 / degrees[j];
   }
-  return Math.sqrt(squares) / weight;
+  if (!weight) return null;
+  return fourths ? studentQuantile(squares ** 2 / fourths) * Math.sqrt(squares) / weight : 0;
+}
+
+/** The 97.5 % quantile of Student's t: exact for 1 and 2 degrees, between whole ones geometric, else the expansion. */
+function studentQuantile(degrees) {
+  const exact = [12.7062, 4.30265, 3.18245];
+  if (degrees < 3) {
+    const low = Math.max(1, Math.floor(degrees)), share = Math.max(0, degrees - low);
+    return exact[low - 1] ** (1 - share) * exact[Math.min(2, low)] ** share;
+  }
+  return 1.95996 + 2.37227 / degrees + 2.8225 / degrees ** 2 + 2.55585 / degrees ** 3 + 1.58953 / degrees ** 4;
 }
 
 /** Width of the Gaussian in points for the slider's position in [0, 1]. */

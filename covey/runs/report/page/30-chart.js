@@ -1,6 +1,6 @@
 // Curves over the steps, with intervals. All charts of the page share one cursor.
 
-const MARGIN = {left: 44, right: 10, top: 8, bottom: 20};
+const MARGIN = {left: 48, right: 10, top: 8, bottom: 20};
 
 const seen = new IntersectionObserver((entries) => {
   for (const entry of entries) {
@@ -14,7 +14,7 @@ const resized = new ResizeObserver((entries) => {
 });
 
 /**
- * A chart. `series()` gives what to draw: [{name, color, xs, ys, halves?, points?, faint?}], with points of evaluations
+ * A chart. `series()` gives what to draw: [{name, color, xs, ys, errors?, points?, faint?}], with points of evaluations
  * as [{x, y, low, high}]. Options: title, note, format, height, marks() for vertical lines, spans() for shaded steps.
  */
 class Chart {
@@ -59,7 +59,7 @@ class Chart {
   /** A series with its x values by the chosen axis and its smoothed form. */
   prepared(curve) {
     const sigma = curve.exact ? 0 : sigmaOf(app.smooth, curve.ys.length);
-    const {values, halves} = smoothed(curve.ys, curve.halves, sigma);
+    const {values, halves} = smoothed(curve.ys, curve.errors, sigma);
     return {...curve, smooth: values, band: halves, sigma};
   }
 
@@ -228,10 +228,12 @@ function roomy(low, high, format) {
   return low > 0 ? [0.5 * low, 1.5 * high] : [1.5 * low, 0.5 * high];
 }
 
-/** Ends of the intervals; of numbers that are never negative, an interval is not drawn below 0. */
+/** Ends of the intervals, as far as they may stretch the chart: numbers that are never negative have none below 0, and
+ * an interval far wider than the curve is cut. */
 function bandEnds(c, floor) {
   if (!c.band) return [];
-  return c.smooth.flatMap((v, i) => (v === null || c.band[i] === null ? [] : [Math.max(floor, v - c.band[i]), v + c.band[i]]));
+  const [low, high] = extent(c.ys), room = 0.75 * (high - low || Math.abs(high) || 1);
+  return c.smooth.flatMap((v, i) => (v === null || c.band[i] === null ? [] : [Math.max(floor, low - room, v - c.band[i]), Math.min(high + room, v + c.band[i])]));
 }
 
 /** Index ranges in which neither list has a hole. */

@@ -12,13 +12,16 @@ const METRIC_TITLES = {
   'clip_ratio/low_min': 'clipped low, least', 'clip_ratio/high_mean': 'clipped high, mean',
   'clip_ratio/high_max': 'clipped high, most', 'clip_ratio/region_mean': 'clipped tokens',
   'sampling/logp_gap/mean': 'sampler against trainer, mean gap', 'sampling/logp_gap/max': 'sampler against trainer, largest gap',
-  'update/dropped_share': 'samples dropped', 'memory/peak_mb': 'peak memory', 'reward/unscored': 'completions without a score',
+  'update/dropped_share': 'rows skipped, advantage 0', 'sampling/masked_share': 'masked for the gap', 'advantages/mean_abs': 'size of the advantages',
+  'ratio/mean': 'ratio, mean', 'update/nonfinite_steps': 'steps that were not finite', 'prompts/cut_share': 'prompts cut', 'memory/peak_mb': 'peak memory', 'reward/unscored': 'completions without a score',
 };
+
+const KIND_TITLES = {advantage_share: 'share of the advantage', std: 'spread', count: 'completions', failed: 'failed', zero_std_share: 'groups without spread'};
 
 /** Panels of the curves, in the order of the algorithm; each metric goes to the first that takes it. */
 const PANELS = [
-  ['Sample', 'what the policy writes', /^(completions\/|sampling\/|tools\/)/],
-  ['Score', 'what the rewards say', /^(reward|frac_reward|rewards\/|tasks\/)/],
+  ['Sample', 'what the policy writes', /^(completions\/|sampling\/|tools\/|prompts\/)/],
+  ['Score', 'what the rewards say', /^(reward|frac_reward|rewards\/|tasks\/|advantages\/|dynamic_sampling\/)/],
   ['Update', 'what is learnt from it', /^(loss|grad_norm|learning_rate|kl|entropy|clip_ratio\/|update\/|ratio\/|policy_loss)/],
   ['Machine', 'what it takes', /^(time\/|step_time|memory\/|num_tokens)/],
   ['Other', 'logged by rewards and callbacks', /./],
@@ -35,7 +38,7 @@ const TOGETHER = [
 function metricTitle(name) {
   if (METRIC_TITLES[name]) return METRIC_TITLES[name];
   const reward = /^rewards\/(.+)\/(\w+)$/.exec(name);
-  if (reward) return `${reward[1]} · ${{mean: 'mean', std: 'spread', count: 'scored', advantage_share: 'share of the advantage', failed: 'failed'}[reward[2]] || reward[2]}`;
+  if (reward) return `${reward[1]} · ${{mean: 'mean', std: 'spread', count: 'scored', advantage_share: 'share of the advantage', failed: 'failed'}[reward[2]] || KIND_TITLES[reward[2]] || reward[2].replaceAll('_', ' ')}`;
   const task = /^tasks\/(.+)\/(\w+)$/.exec(name);
   return task ? `task ${task[1]} · ${task[2]}` : name;
 }
@@ -49,7 +52,7 @@ function metricNames() {
 function metricSeries(name, color) {
   return shownRuns().filter((run) => run.curves.metrics[name]).map((run) => ({
     name: visible(run.name), color: severalRuns() ? runColor(run) : color || 'var(--c0)', xs: xsOf(run),
-    ys: run.curves.metrics[name], halves: run.curves.halves[name],
+    ys: run.curves.metrics[name], errors: run.curves.errors[name],
   }));
 }
 
@@ -61,16 +64,24 @@ function metricChart(name, options = {}) {
 
 /** The same number of every reward, or of every task, as one chart each; means stay apart, with their intervals. */
 function byKind(names) {
-  const kinds = [['share of the advantage', /^rewards\/(.+)\/advantage_share$/], ['spread by reward', /^rewards\/(.+)\/std$/],
-    ['completions scored, by reward', /^rewards\/(.+)\/count$/], ['failed, by reward', /^rewards\/(.+)\/failed$/], ['completions by task', /^tasks\/(.+)\/count$/]];
-  return kinds.map(([title, pattern]) => [title, names.filter((n) => pattern.test(n)).map((n) => [n, visible(pattern.exec(n)[1])])]);
+  const kinds = new Map(), patterns = [[/^rewards\/(.+)\/(\w+)$/, 'reward', 'mean'], [/^tasks\/(.+)\/(\w+)$/, 'task', 'reward'], [/^(time)\/rewards\/(.+)$/, 'reward', '']];
+  for (const name of names) {
+    for (const [pattern, kind, apart] of patterns) {
+      const [, owner, what] = pattern.exec(name) || [];
+      if (!owner || what === apart) continue;
+      const isTime = owner === 'time', title = isTime ? 'seconds by reward' : (KIND_TITLES[what] || what.replaceAll('_', ' ')) + ', by ' + kind;
+      if (!kinds.has(title)) kinds.set(title, []);
+      kinds.get(title).push([name, visible(isTime ? what : owner)]);
+    }
+  }
+  return [...kinds];
 }
 
 /** Several metrics of one run in one chart. */
 function togetherChart(title, members) {
   const series = () => members.filter(([name]) => currentRun().curves.metrics[name]).map(([name, word], i) => ({
     name: word, color: title === 'time' ? `var(--phase-${i})` : seriesColor(i), xs: xsOf(currentRun()),
-    ys: currentRun().curves.metrics[name], halves: currentRun().curves.halves[name],
+    ys: currentRun().curves.metrics[name], errors: currentRun().curves.errors[name],
   }));
   return new Chart({title, format: formatOf(members[0][0]), series}).node;
 }

@@ -35,12 +35,12 @@ function figureList(run) {
 function figure(title, run, name, format, good, unit) {
   const found = lateAndEarly(run, name);
   if (!found || found.late === null) return null;
-  const change = found.late - found.early, half = lastOf(run.curves.halves[name] || []);
+  const change = found.late - found.early;
   const kind = good === null || Math.abs(change) < 1e-9 ? '' : (change > 0) === good ? '.better' : '.worse';
   const shown = name === 'frac_reward_zero_std' ? `${percent(1 - found.early)} at first` : `${signed(change)} since the start`;
   return h('div.figure', {}, h('span.figure-name', {}, title),
     h('strong', {}, format(found.late), unit && h('small', {}, ' ' + unit)),
-    h('span.figure-note' + kind, {title: half ? `a single step is known to ± ${number(half)}` : ''}, shown),
+    h('span.figure-note' + kind, {}, shown),
     figureCurve(name === 'frac_reward_zero_std' ? found.values.map((v) => (v === null ? null : 1 - v)) : found.values));
 }
 
@@ -101,7 +101,7 @@ function distributionSection(run) {
 
 function hintSummary(run) {
   const order = [...run.hints].sort((a, b) => Number(b.holds) - Number(a.holds));
-  const list = order.slice(0, 5).map((hint) => h('li.hint-line.' + hint.severity, {class: hint.holds ? undefined : undefined},
+  const list = order.slice(0, 5).map((hint) => h('li.hint-line.' + hint.severity, {},
     h('button.link', {on: {click: () => go('hints')}}, h('b', {}, hint.title), h('span', {}, `step ${hint.first_step}${hint.holds ? ' until now' : '–' + hint.last_step}`))));
   return section('Hints', null, list.length ? h('ul.hint-list', {}, list) : h('p.muted', {}, 'No rule has found anything.'),
     order.length > 5 && h('button.link.more', {on: {click: () => go('hints')}}, `${order.length - 5} more`));
@@ -144,9 +144,9 @@ function lastGroups(table) {
 function perReward(run) {
   const names = rewardNames(run);
   if (!names.length) return null;
-  return section('By reward', 'mean over the completions to which it applies', h('div.grid.small', {}, names.map((name, i) => {
+  return section('By reward', 'mean over the completions to which it applies; pull: its share of the absolute advantage', h('div.grid.small', {}, names.map((name, i) => {
     const share = lateAndEarly(run, `rewards/${name}/advantage_share`), weight = run.header.rewards[name];
-    const note = [`weight ${weight}`, share && share.late !== null && `${percent(share.late)} of the advantage`].filter(Boolean).join(' · ');
+    const note = [`weight ${weight}`, share && share.late !== null && `pull ${percent(share.late)}`].filter(Boolean).join(' · ');
     return metricChart(`rewards/${name}/mean`, {title: name, note, height: 120, color: seriesColor(i)});
   })));
 }

@@ -9,7 +9,8 @@ function curvesView() {
     const panels = PANELS.map(([title, note, pattern]) => {
       const mine = names.filter((name) => !taken.has(name) && pattern.test(name));
       mine.forEach((name) => taken.add(name));
-      return mine.length > 0 && section(title, note, h('div.grid', {}, chartsOf(mine, !wanted && !severalRuns())));
+      const moving = wanted ? mine : mine.filter((name) => !isConstant(name)), still = mine.filter((name) => !moving.includes(name));
+      return mine.length > 0 && section(title, note, h('div.grid', {}, chartsOf(moving, !wanted && !severalRuns())), constants(still));
     });
     fill(body, panels, !names.length && empty('No curve', wanted ? `No metric matches “${wanted}”.` : 'Nothing has been logged yet.'));
   };
@@ -33,6 +34,20 @@ function chartsOf(names, together) {
     const first = names.find((n) => group[1].some(([member]) => member === n));
     return first === name ? togetherChart(...group) : null;
   });
+}
+
+/** Whether a metric has had one and the same value in every run, over enough steps to say so. */
+function isConstant(name) {
+  const values = shownRuns().flatMap((run) => run.curves.metrics[name] || []).filter((v) => v !== null);
+  return values.length > 4 && values.every((v) => v === values[0]);
+}
+
+/** Metrics that never changed, in one line each instead of a chart. */
+function constants(names) {
+  if (!names.length) return null;
+  const value = (name) => formatOf(name)(lastOf(shownRuns().map((run) => lastOf(run.curves.metrics[name] || []))));
+  return h('details.constants', {}, h('summary', {}, `${count(names.length, 'metric')} that never changed`),
+    h('dl', {}, names.map((name) => [h('dt', {}, name), h('dd', {}, value(name))])));
 }
 
 function matches(name, wanted) {

@@ -34,10 +34,13 @@ function measuredCharts(runs, set) {
   });
 }
 
+// Metrics of an evaluation that the rows say better, or that say nothing about the policy.
+const HOUSEKEEPING = /^(reward|rewards\/|tasks\/|time\/|frac_reward|runtime|samples_per_second|steps_per_second|completions\/(?!mean_length|clipped_ratio))|\/(low|high)$/;
+
 function loggedCharts(runs, set) {
   const measured = new Set(runs.flatMap((run) => run.evaluations.flatMap((e) => Object.keys(e.measured))));
   const names = [...new Set(runs.flatMap((run) => run.evaluations.filter((e) => e.name === set).flatMap((e) => Object.keys(e.metrics))))];
-  return names.filter((n) => n !== 'reward' && !measured.has(n)).map((name) => {
+  return names.filter((n) => !HOUSEKEEPING.test(n) && !measured.has(n)).map((name) => {
     const series = () => shownRuns().map((run) => joinPoints({name: visible(run.name), color: severalRuns() ? runColor(run) : 'var(--c7)',
       points: run.evaluations.filter((e) => e.name === set && e.metrics[name] !== undefined && e.metrics[name] !== null)
         .map((e) => ({x: e.step === 0 ? xsOf(run)[0] : xOfStep(run, e.step), y: e.metrics[name]}))})).filter((c) => c.points.length);
@@ -60,7 +63,7 @@ function rewardTable(lines, reward) {
   const kept = lines.filter((e) => e.measured[reward]);
   const powers = [...new Set(kept.flatMap((e) => Object.keys(e.measured[reward].pass || {})))].map(Number).sort((a, b) => a - b).filter((k) => k > 1);
   return h('div.table-box', {}, h('table', {},
-    h('thead', {}, h('tr', {}, h('th.num', {}, 'step'), h('th', {}, 'mean'), h('th.num', {}, 'interval'), powers.map((k) => h('th.num', {}, 'pass@' + k)),
+    h('thead', {}, h('tr', {}, h('th.num', {}, 'step'), h('th.num', {}, 'mean'), h('th.num', {}, 'interval'), powers.map((k) => h('th.num', {}, 'pass@' + k)),
       h('th', {}, 'against the first'), h('th', {}, 'against the one before'), h('th', {}, 'against the best before'))),
     h('tbody', {}, kept.map((e) => evaluationRow(e, reward, powers)))));
 }

@@ -73,6 +73,6 @@ function hintCard(run, hint) {
       h('ul.advice', {}, hint.advice.map((advice) => h('li', {}, advice)))),
     names.length > 0 && h('div.hint-curves', {}, names.map((name) => new Chart({
       title: metricTitle(name), format: formatOf(name), height: 96, spans: () => [span],
-      series: () => [{name: visible(run.name), color: 'var(--c0)', xs: xsOf(run), ys: run.curves.metrics[name], halves: run.curves.halves[name]}],
+      series: () => [{name: visible(run.name), color: 'var(--c0)', xs: xsOf(run), ys: run.curves.metrics[name], errors: run.curves.errors[name]}],
     }).node)));
 }

@@ -17,10 +17,10 @@ function go(name) {
     frame.view = name;
     history.replaceState(null, '', '#' + name);
     fill(frame.main, VIEWS.find((view) => view[0] === name)[2]());
-    frame.main.className = 'in-' + name;
     scrollTo(0, 0);
   } else emit('rebuild');
   header();
+  document.getElementById('tab-' + name).scrollIntoView({block: 'nearest', inline: 'nearest'});
 }
 
 function header() {
@@ -28,9 +28,12 @@ function header() {
     h('div.top-tools', {}, runSelect(), h('button.icon', {title: 'keys (?)', 'aria-label': 'keys', on: {click: showKeys}}, '?'),
       h('button.icon', {title: 'light or dark (t)', 'aria-label': 'light or dark', on: {click: turnTheme}}, '◐')));
   const counts = {failures: currentRun().failures.reduce((n, f) => n + f.count, 0), hints: currentRun().hints.filter((hint) => hint.holds).length};
+  const focused = frame.tabs.contains(document.activeElement) && document.activeElement.id, scrolled = frame.tabs.scrollLeft;
   fill(frame.tabs, VIEWS.map(([name, title], i) => h('button', {role: 'tab', id: 'tab-' + name, 'aria-selected': String(name === frame.view), 'aria-controls': 'main',
     title: `${title} (${i + 1})`, tabindex: name === frame.view ? 0 : -1, on: {click: () => go(name), keydown: tabKey}}, title, counts[name] ? h('span.count', {}, String(counts[name])) : null)));
   frame.main.setAttribute('aria-labelledby', 'tab-' + frame.view);
+  frame.tabs.scrollLeft = scrolled;
+  if (focused) document.getElementById(focused).focus({preventScroll: true});
 }
 
 function tabKey(event) {
