@@ -180,7 +180,6 @@ class GRPOTrainer(Trainer):
             args.advantage_estimator,
             args.multi_objective_aggregation,
             cast(Scale, args.scale_rewards),
-            list(weights.values()),
         )
         rewards.tasks |= set(setup.task_names(self.train_dataset, args.task_column))
         fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training

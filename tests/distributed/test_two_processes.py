@@ -67,8 +67,31 @@ SETTINGS = dict(learning_rate=0.5, max_steps=3, num_generations=4)
         dict(loss_type="dr_grpo", multi_objective_aggregation="normalize_then_sum"),
         dict(loss_type="dapo", steps_per_generation=4, num_iterations=2, max_steps=6),
         dict(loss_type="dapo", lora=True, gradient_checkpointing=True, learning_rate=5.0),
+        dict(
+            loss_type="prompt_mean",
+            beta=0.1,
+            top_entropy_quantile=0.5,
+            use_adaptive_entropy=True,
+            entropy_target=99.0,
+            entropy_coef_delta=0.1,
+        ),
+        dict(
+            loss_type="cispo",
+            epsilon_high=5.0,
+            beta=0.1,
+            kl_in_reward=True,
+            advantage_estimator="reinforce_pp",
+        ),
     ],
-    ids=["dapo and kl", "grpo, batch scaling", "dr_grpo, gdpo", "two steps, two passes", "adapter"],
+    ids=[
+        "dapo and kl",
+        "grpo, batch scaling",
+        "dr_grpo, gdpo",
+        "two steps, two passes",
+        "adapter",
+        "choices and an adaptive bonus",
+        "kl in the reward",
+    ],
 )
 def test_two_processes_take_the_steps_of_one(tmp_path, settings):
     folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
