@@ -1,7 +1,14 @@
-"""The engine that needs nothing but PyTorch."""
+"""The engine that needs nothing but PyTorch.
+
+Policies of the Llama family are decoded by the fast path, with the engine's own forward pass; every other causal model by the
+general path, with the model's own. Before the fast path is used for a policy its log-probabilities are compared with the
+model's.
+"""
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -9,12 +16,17 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from covey.errors import EngineError
+from covey.causal import innermost
+from covey.errors import CoveyWarning, EngineError
 from covey.groups import Group, Prompt
+from covey.sample import selfcheck
+from covey.sample.family import why_not
+from covey.sample.fast import Limits, sample_fast
 from covey.sample.general import sample_generally
 from covey.sample.memory import cache_budget
 from covey.sample.settings import Sampling
 from covey.sample.stops import Decode
+from covey.sample.weights import Weights, weights_of
 
 Path = Literal["auto", "fast", "general"]
 
@@ -24,9 +36,17 @@ class NativeEngine:
 
     Args:
         decode: token ids → text without end and padding tokens.
-        autocast: makes the context in which the model computes, for example bfloat16 autocast.
+        autocast: makes the context in which the policy computes, for example bfloat16 autocast. The fast path takes its
+            dtype.
+        path: "fast" and "general" insist on one of the paths; "auto" takes the fast one where it knows the policy.
+        dtype: what the fast path computes in; by default that of `autocast`, or of the weights.
         memory: bytes that the cache may take; by default a part of what is free when sampling starts.
         max_sequences: sequences that are decoded together at most.
+        prefill_tokens: tokens of prompts that are read at once.
+        shares_prompts: store a prompt once for all of its completions; by default on a CPU.
+        in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
+            dtype that the engine computes in.
+        checks: check the books of cache and scheduler after every step; for tests.
     """
 
     def __init__(
@@ -34,23 +54,49 @@ class NativeEngine:
         decode: Decode,
         autocast: Any = nullcontext,
         *,
+        path: Path = "auto",
+        dtype: torch.dtype | None = None,
         memory: int | None = None,
         max_sequences: int = 512,
+        prefill_tokens: int = 2048,
+        shares_prompts: bool | None = None,
+        in_place: bool | None = None,
+        checks: bool = False,
     ) -> None:
         self.decode = decode
         self.autocast: type[AbstractContextManager[Any]] = autocast
-        self.memory, self.max_sequences = memory, max_sequences
+        self.path, self.dtype = path, dtype
+        self.memory, self.max_sequences, self.prefill_tokens = memory, max_sequences, prefill_tokens
+        self.shares_prompts, self.in_place, self.checks = shares_prompts, in_place, checks
         self.policy: nn.Module | None = None
+        self.weights: Weights | None = None
+        self.reason: str | None = None
+        """Why the policy takes the general path; None: it takes the fast one, or none is known yet."""
+        self._checked: Any = None
+        """The policy whose check has passed, or failed for `reason`."""
 
     def load(self, policy: nn.Module) -> None:
-        """Sample from this module; its weights are read where they are, so nothing is copied."""
+        """Use the policy's weights as they are now. They are read when sampling starts."""
         self.policy = policy
+        self.release()
+
+    def release(self) -> None:
+        """Give back the memory of the engine's own copy of the weights; it is made again when it is needed."""
+        self.weights = None
 
     def generate(self, prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> Iterator[Group]:
         if self.policy is None:
             raise EngineError("The engine has no policy yet. Call load(policy) before generate(...).")
+        # Before anything else: gathering sharded weights takes all processes, those without prompts too.
+        weights = self._prepared(self.policy)
         if not prompts:
             return
+        weights = self._within_window(weights, prompts, settings)
+        if weights is not None:
+            limits = self._limits(weights.device)
+            yield from sample_fast(weights, prompts, group_size, settings, self.decode, limits)
+            return
+        device = next(self.policy.parameters()).device
         yield from sample_generally(
             self.policy,
             self.autocast,
@@ -58,9 +104,91 @@ class NativeEngine:
             group_size,
             settings,
             self.decode,
-            self._budget(next(self.policy.parameters()).device),
+            self._limits(device).memory,
             self.max_sequences,
         )
 
-    def _budget(self, device: torch.device) -> int:
-        return cache_budget(device) if self.memory is None else self.memory
+    def _limits(self, device: torch.device) -> Limits:
+        memory = cache_budget(device) if self.memory is None else self.memory
+        return Limits(memory, self.max_sequences, self.prefill_tokens, self.shares_prompts, self.checks)
+
+    # --- which path ---------------------------------------------------------------------------------------------------
+
+    def _prepared(self, policy: nn.Module) -> Weights | None:
+        """What the fast path computes with; None: the policy takes the general path."""
+        if self.path == "general" or (self.weights is None and not self._is_fast(policy)):
+            return None
+        if self.weights is None:
+            self.weights = self._read(policy)
+        if self._checked is None or self._checked() is not policy:
+            self._check(policy, self.weights)
+        if self.reason is not None:
+            self.weights = None
+        return self.weights
+
+    def _is_fast(self, policy: nn.Module) -> bool:
+        if self._checked is not None and self._checked() is policy:
+            return self.reason is None
+        self.reason = why_not(policy) or self._why_not_dtype(policy)
+        if self.reason is not None and self.path == "fast":
+            raise EngineError(f"The fast path cannot decode this policy: {self.reason}. Set path='auto'.")
+        return self.reason is None
+
+    def _why_not_dtype(self, policy: nn.Module) -> str | None:
+        dtype, device = self._dtype(policy), next(policy.parameters()).device
+        known = (torch.float32, torch.bfloat16, *([] if device.type == "cpu" else [torch.float16]))
+        return None if dtype in known else f"{dtype} on {device.type} is not one of its dtypes"
+
+    def _check(self, policy: nn.Module, weights: Weights) -> None:
+        shares = weights.device.type == "cpu" if self.shares_prompts is None else self.shares_prompts
+        gap, bound = selfcheck.gap(policy, self.autocast, weights, shares), selfcheck.bound(weights.dtype)
+        self._checked = weakref.ref(policy)
+        if gap <= bound:
+            return
+        self.reason = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
+        if self.path == "fast":
+            raise EngineError(f"The fast path cannot decode this policy: {self.reason}.")
+        warnings.warn(
+            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self.reason}. The "
+            "general path is used instead, which is slower.",
+            CoveyWarning,
+            stacklevel=4,
+        )
+
+    def _within_window(
+        self, weights: Weights | None, prompts: Sequence[Prompt], settings: Sampling
+    ) -> Weights | None:
+        """The fast path attends to everything, so it takes only texts that a sliding window holds."""
+        longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
+        if weights is None or weights.shape.longest is None or longest <= weights.shape.longest:
+            return weights
+        if self.path == "fast":
+            raise EngineError(
+                f"The fast path knows no sliding window: prompt and completion may have {longest} tokens, and the window has "
+                f"{weights.shape.longest}. Set path='auto'."
+            )
+        return None
+
+    @torch.no_grad()
+    def _read(self, policy: nn.Module) -> Weights:
+        dtype = self._dtype(policy)
+        in_place = self.in_place
+        if in_place is None:
+            embedding = _embedding(policy)
+            in_place = embedding.device.type != "cpu" and embedding.dtype == dtype
+        return weights_of(policy, dtype, in_place)
+
+    def _dtype(self, policy: nn.Module) -> torch.dtype:
+        if self.dtype is not None:
+            return self.dtype
+        kind = next(policy.parameters()).device.type
+        with self.autocast():
+            if torch.is_autocast_enabled(kind):
+                return torch.get_autocast_dtype(kind)
+        return _embedding(policy).dtype
+
+
+def _embedding(policy: nn.Module) -> torch.Tensor:
+    inner: Any = innermost(policy)
+    weight: torch.Tensor = inner.get_input_embeddings().weight
+    return weight

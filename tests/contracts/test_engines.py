@@ -30,9 +30,16 @@ def decode(ids: Sequence[int]) -> str:
     return decode_text(TOKENIZER, ids, frozenset({PAD, EOS, STOP}))
 
 
+FAST = {"path": "auto", "checks": True}
+
 ENGINES: dict[str, Callable[..., NativeEngine]] = {
-    "general": lambda **options: NativeEngine(decode, **options),
+    "general": lambda **options: NativeEngine(decode, path="general", **options),
+    "fast": lambda **options: NativeEngine(decode, **FAST, **options),
+    "fast, prompts copied, policy's own weights": lambda **options: NativeEngine(
+        decode, **FAST, shares_prompts=False, in_place=True, **options
+    ),
 }
+"""The fast path in the two forms that it takes by default: on a CPU, and on an accelerator."""
 
 SETTINGS = Sampling(max_new_tokens=12, stop_ids=(EOS,), padding_id=PAD, seed=3)
 

@@ -1,0 +1,142 @@
+"""Keys and values of many sequences in few large tensors, one slot per sequence.
+
+A pool holds sequences of similar length: slots have a fixed capacity, so a token is written in place and nothing grows.
+Slots in use come first, with few holes, so that a step reads one contiguous part of each tensor.
+
+    slot       0     1     2     3     4     5
+    owner      7     9     -     4     -     -          a hole at 2; `width` 4 slots are read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one token takes."""
+
+    layers: int
+    heads: int
+    """Of keys and values."""
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.layers * self.heads * self.head_dim * self.dtype.itemsize
+
+
+class Pool:
+    """Slots of one capacity.
+
+    Args:
+        layout: what one token takes.
+        capacity: tokens per slot.
+        keys_transposed: keys of a slot have the shape (heads, head_dim, capacity) rather than (heads, capacity,
+            head_dim). oneDNN multiplies a few bfloat16 rows with the former twice as fast.
+    """
+
+    def __init__(self, layout: Layout, capacity: int, keys_transposed: bool) -> None:
+        self.layout, self.capacity, self.keys_transposed = layout, capacity, keys_transposed
+        self.owners: list[int | None] = []
+        self.slots: dict[int, int] = {}
+        """Owner → slot."""
+        self.keys = [self._empty_keys(0) for _ in range(layout.layers)]
+        self.values = [self._empty_values(0) for _ in range(layout.layers)]
+
+    @property
+    def bytes(self) -> int:
+        return len(self.owners) * self.capacity * self.layout.bytes_per_token
+
+    @property
+    def width(self) -> int:
+        """Slots that a step reads: up to the last owned one, rounded up to a number that recurs."""
+        last = max(self.slots.values(), default=-1)
+        return min(rounded_up(last + 1), len(self.owners))
+
+    def claim(self, owners: Sequence[int]) -> list[int]:
+        """Give each of these a slot; returns the slots. Contents are what was there before."""
+        free = [slot for slot, owner in enumerate(self.owners) if owner is None]
+        if len(free) < len(owners):
+            self._resize(rounded_up(len(self.slots) + len(owners)))
+            free = [slot for slot, owner in enumerate(self.owners) if owner is None]
+        taken = free[: len(owners)]
+        for owner, slot in zip(owners, taken, strict=True):
+            self.owners[slot] = owner
+            self.slots[owner] = slot
+        return taken
+
+    def release(self, owner: int) -> None:
+        self.owners[self.slots.pop(owner)] = None
+
+    def compact(self) -> bool:
+        """Close the holes where that makes a step narrower; returns whether slots have moved."""
+        number = len(self.slots)
+        if rounded_up(number) >= self.width:
+            return False
+        holes = [slot for slot in range(number) if self.owners[slot] is None]
+        moved = [slot for slot in range(number, len(self.owners)) if self.owners[slot] is not None]
+        for source, target in zip(moved, holes, strict=True):
+            owner = self.owners[source]
+            assert owner is not None
+            self.owners[target], self.owners[source] = owner, None
+            self.slots[owner] = target
+        self._copy_slots(moved, holes)
+        if rounded_up(number) <= len(self.owners) // 2:
+            self._resize(rounded_up(number))
+        return True
+
+    def _copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        if not sources:
+            return
+        source = torch.tensor(sources, device=self.layout.device)
+        target = torch.tensor(targets, device=self.layout.device)
+        for tensor in (*self.keys, *self.values):
+            tensor[target] = tensor[source]
+
+    def _resize(self, number: int) -> None:
+        """Layer by layer, so that no second copy of the whole pool exists."""
+        kept = min(number, len(self.owners))
+        assert all(owner is None for owner in self.owners[kept:]), "slots in use would be lost"
+        for tensors, empty in ((self.keys, self._empty_keys), (self.values, self._empty_values)):
+            for layer, old in enumerate(tensors):
+                new = empty(number)
+                new[:kept] = old[:kept]
+                tensors[layer] = new
+        self.owners = (self.owners + [None] * number)[:number]
+
+    def _empty_keys(self, number: int) -> Tensor:
+        heads, dim = self.layout.heads, self.layout.head_dim
+        inner = (dim, self.capacity) if self.keys_transposed else (self.capacity, dim)
+        return self._zeros(number, heads, *inner)
+
+    def _empty_values(self, number: int) -> Tensor:
+        return self._zeros(number, self.layout.heads, self.capacity, self.layout.head_dim)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        # Not uninitialised memory: a masked position has weight 0, and 0 times what is no number is no number.
+        return torch.zeros(shape, dtype=self.layout.dtype, device=self.layout.device)
+
+    def check_integrity(self) -> None:
+        """Every owner has one slot, and tensors have the slots that the lists name."""
+        named = {owner: slot for slot, owner in enumerate(self.owners) if owner is not None}
+        assert named == self.slots, (self.owners, self.slots)
+        assert all(len(t) == len(self.owners) for t in (*self.keys, *self.values))
+        assert self.width >= max(self.slots.values(), default=-1) + 1
+
+
+def rounded_up(number: int) -> int:
+    """The next number of slots that is used: 1 to 8, then four steps per doubling.
+
+    oneDNN compiles a kernel for each number of rows that it meets, so a batch that shrinks takes few sizes.
+    """
+    if number <= 8:
+        return number
+    step = 1 << ((number - 1).bit_length() - 3)
+    return -(-number // step) * step
