@@ -113,7 +113,8 @@ class Cache:
             if not pool.slots:
                 del self.completions[capacity]
         pools: Iterable[Pool] = [*self.completions.values(), *self.prompts.values()]
-        return any([pool.compact() for pool in pools])
+        moved = [pool.compact() for pool in pools]
+        return any(moved)
 
     # --- numbers ------------------------------------------------------------------------------------------------------
 
