@@ -30,17 +30,19 @@ class Segment:
     width: int
     slots: Tensor
     """0 to width - 1, shape (width, 1)."""
+    keys: list[Tensor]
+    """Per layer, shape (width · heads, head_dim, capacity)."""
+    values: list[Tensor]
+    """Per layer, shape (width · heads, capacity, head_dim)."""
 
 
 @dataclass(frozen=True)
 class PromptSegment:
     """The prompts of one pool, and the rows of the batch that continue them."""
 
-    pool: Pool
-    width: int
-    """Slots that are read."""
-    length: int
-    """Tokens that are read of each slot."""
+    keys: list[Tensor]
+    """Per layer, shape (width, heads, length, head_dim)."""
+    values: list[Tensor]
     mask: Tensor | None
     """Added to scores where prompts are shorter than `length`, shape (width, 1, 1, length)."""
     members: Tensor
@@ -98,8 +100,7 @@ def arrange(
     for pool in cache.completions.values():
         width = pool.width
         if width:
-            slots = torch.arange(width, device=device)[:, None]
-            segments.append(Segment(pool, len(rows), width, slots))
+            segments.append(_segment(pool, len(rows), width))
             rows += [spare if owner is None else owner for owner in pool.owners[:width]]
     first_place = np.zeros(len(rows), dtype=np.int64)
     prompts = _prompt_segments(cache, rows, prompt_of, spare, first_place) if cache.shares_prompts else []
@@ -107,6 +108,18 @@ def arrange(
     heads = cache.layout.heads
     return Arrangement(
         rows, is_hole, segments, prompts, heads, queries_per_key, first_place, torch.device(device)
+    )
+
+
+def _segment(pool: Pool, start: int, width: int) -> Segment:
+    keys = [k[:width].flatten(0, 1) for k in pool.keys]
+    return Segment(
+        pool=pool,
+        start=start,
+        width=width,
+        slots=torch.arange(width, device=pool.layout.device)[:, None],
+        keys=keys if pool.keys_transposed else [k.transpose(1, 2) for k in keys],
+        values=[v[:width].flatten(0, 1) for v in pool.values],
     )
 
 
@@ -155,4 +168,5 @@ def _prompt_segment(cache: Cache, pool: Pool, table: np.ndarray, used: set[int])
         mask.masked_fill_(~is_there[:, None, None], float("-inf"))
     by_head = table[:, None, :] * heads + np.arange(heads)[None, :, None]
     members = torch.from_numpy(by_head.reshape(-1)).to(device)
-    return PromptSegment(pool, width, longest, mask, members, places)
+    keys, values = ([t[:width, :, :longest] for t in tensors] for tensors in (pool.keys, pool.values))
+    return PromptSegment(keys, values, mask, members, places)

@@ -60,8 +60,9 @@ def over_completion(
     if prompt is None:
         return torch.bmm(torch.softmax(scores, -1), values)
     over, total = prompt
-    weights = torch.softmax(torch.cat([total[..., None], scores], -1), -1).to(values.dtype)
-    return torch.baddbmm(over * weights[..., :1], weights[..., 1:], values)
+    weights = torch.softmax(torch.cat([total[..., None], scores], -1), -1)
+    of_prompt, of_own = weights[..., :1].to(values.dtype), weights[..., 1:].to(values.dtype)
+    return torch.baddbmm(over * of_prompt, of_own, values)
 
 
 def _fused(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

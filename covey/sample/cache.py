@@ -1,8 +1,8 @@
 """Keys and values of prompts and of completions.
 
 A prompt is stored once, whoever continues it, or is copied in front of each of its completions (`shares_prompts`). Both live
-in pools by capacity: a completion starts in a small slot and moves to one of twice the size when it has filled it, so a
-long straggler does not make the others read as much as it does.
+in pools by length: a completion starts in the pool of the short ones and moves to the next when it has outgrown it, so a
+long straggler does not make the others read as much as it does. A pool's slots are as long as its longest completion.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch
 from covey.sample.pools import Layout, Pool
 
 FIRST = 64
-"""Tokens of the smallest slot."""
+"""Tokens up to which a completion is in the first pool; each of the next holds completions of up to twice as many."""
 
 ALIGNED = 32
-"""Capacities are multiples of this."""
+"""Capacities are multiples of this. oneDNN multiplies bfloat16 matrices only where they are whole, so slots are read to
+their ends, and must not be much longer than what is in them."""
 
 
 class Cache:
@@ -26,18 +27,17 @@ class Cache:
 
     Args:
         layout: what one token takes.
-        limit: tokens that a completion can come to, its prompt included where prompts are not shared.
         shares_prompts: store a prompt once for all of its completions.
         keys_transposed: see `covey.sample.pools.Pool`; for completions.
     """
 
-    def __init__(self, layout: Layout, limit: int, shares_prompts: bool, keys_transposed: bool) -> None:
-        self.layout, self.limit = layout, -(-limit // ALIGNED) * ALIGNED
+    def __init__(self, layout: Layout, shares_prompts: bool, keys_transposed: bool) -> None:
+        self.layout = layout
         self.shares_prompts, self.keys_transposed = shares_prompts, keys_transposed
         self.prompts: dict[int, Pool] = {}
         """Pools of prompts by capacity."""
         self.completions: dict[int, Pool] = {}
-        """Pools of completions by capacity, the smallest first."""
+        """Pools of completions by the length up to which they hold them, the shortest first."""
         self.prompt_pool: dict[int, Pool] = {}
         self.prompt_length: dict[int, int] = {}
         self.pool: dict[int, Pool] = {}
@@ -69,13 +69,14 @@ class Cache:
     # --- completions --------------------------------------------------------------------------------------------------
 
     def add_completions(self, prompt_of: Mapping[int, int]) -> None:
-        """Room for the first tokens of these completions, by number → prompt."""
-        by_capacity: dict[int, list[int]] = {}
-        for row, prompt in prompt_of.items():
-            first = 1 if self.shares_prompts else self.prompt_length[prompt] + 1
-            by_capacity.setdefault(self.capacity_for(first), []).append(row)
-        for capacity, rows in by_capacity.items():
-            pool = self._completions_of(capacity)
+        """Room for the first token of each of these completions, by number → prompt."""
+        lengths = {
+            row: 1 if self.shares_prompts else self.prompt_length[prompt] + 1
+            for row, prompt in prompt_of.items()
+        }
+        for reach in {reach_of(length) for length in lengths.values()}:
+            rows = [row for row, length in lengths.items() if reach_of(length) == reach]
+            pool = self._pool_for(reach, max(lengths[row] for row in rows))
             slots = pool.claim(rows)
             self.pool.update(dict.fromkeys(rows, pool))
             if not self.shares_prompts:
@@ -85,33 +86,34 @@ class Cache:
     def drop_completion(self, row: int) -> None:
         self.pool.pop(row).release(row)
 
-    def capacity_for(self, tokens: int) -> int:
-        """Capacity of the slot that a completion of so many tokens is in."""
-        capacity = FIRST
-        while capacity < tokens:
-            capacity *= 2
-        return min(capacity, self.limit)
-
     def make_room(self, tokens: Any) -> bool:
-        """Move completions that are about to outgrow their slots; returns whether any moved.
+        """Lengthen slots, or move completions that outgrow their pool; returns whether anything changed.
 
         Args:
             tokens: what each completion will hold, by number; anything that can be indexed.
         """
-        moved = False
-        for pool in list(self.completions.values()):
-            rows = [row for row in pool.slots if tokens[row] > pool.capacity]
-            if rows:
-                self._move(rows, pool, self._completions_of(self.capacity_for(pool.capacity + 1)))
-                moved = True
+        changed = False
+        for reach, pool in list(self.completions.items()):
+            longest = max((tokens[row] for row in pool.slots), default=0)
+            if longest <= pool.capacity:
+                continue
+            changed = True
+            leaving = [row for row in pool.slots if tokens[row] > reach]
+            if leaving:
+                self._move(leaving, pool, self._pool_for(2 * reach, max(tokens[row] for row in leaving)))
+                longest = max((tokens[row] for row in pool.slots), default=0)
+            if longest > pool.capacity:
+                pool.grow(aligned(longest))
+            if not pool.slots:
+                del self.completions[reach]
         self._note_peak()
-        return moved
+        return changed
 
     def compact(self) -> bool:
         """Close holes where that makes a step narrower; returns whether anything moved."""
-        for capacity, pool in list(self.completions.items()):
+        for reach, pool in list(self.completions.items()):
             if not pool.slots:
-                del self.completions[capacity]
+                del self.completions[reach]
         pools: Iterable[Pool] = [*self.completions.values(), *self.prompts.values()]
         moved = [pool.compact() for pool in pools]
         return any(moved)
@@ -129,30 +131,34 @@ class Cache:
     def completion_cost(self, prompt_length: int, max_new_tokens: int) -> int:
         """Bytes that a completion can come to."""
         own = max_new_tokens if self.shares_prompts else prompt_length + max_new_tokens
-        return self.capacity_for(own) * self.layout.bytes_per_token
+        return aligned(own) * self.layout.bytes_per_token
 
     def check_integrity(self) -> None:
         """Pools agree with the maps from numbers to pools."""
         for pools, pool_of in ((self.prompts, self.prompt_pool), (self.completions, self.pool)):
-            for capacity, pool in pools.items():
+            for pool in pools.values():
                 pool.check_integrity()
-                assert pool.capacity == capacity
             owned = {owner: pool for pool in pools.values() for owner in pool.slots}
             assert owned == pool_of, "a slot without an owner, or an owner without a slot"
+        assert all(pool.capacity <= reach for reach, pool in self.completions.items())
         for prompt, length in self.prompt_length.items():
             assert length <= self.prompt_pool[prompt].capacity
         assert self.peak >= self.bytes or not self.prompt_pool
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
-    def _completions_of(self, capacity: int) -> Pool:
-        if capacity not in self.completions:
-            self.completions[capacity] = Pool(self.layout, capacity, self.keys_transposed)
-            self.completions = dict(sorted(self.completions.items()))
-        return self.completions[capacity]
+    def _pool_for(self, reach: int, longest: int) -> Pool:
+        """The pool of completions up to `reach`, with room for `longest` tokens in each slot."""
+        if reach not in self.completions:
+            pool = Pool(self.layout, aligned(longest), self.keys_transposed)
+            self.completions = dict(sorted([*self.completions.items(), (reach, pool)]))
+        pool = self.completions[reach]
+        if longest > pool.capacity:
+            pool.grow(aligned(longest))
+        return pool
 
     def _move(self, rows: Sequence[int], source: Pool, target: Pool) -> None:
-        """Move contents to larger slots."""
+        """Move contents to longer slots."""
         old = torch.tensor([source.slots[row] for row in rows], device=self.layout.device)
         new = torch.tensor(target.claim(rows), device=self.layout.device)
         filled = slice(0, source.capacity)
@@ -166,8 +172,6 @@ class Cache:
         for row in rows:
             source.release(row)
             self.pool[row] = target
-        if not source.slots:
-            del self.completions[source.capacity]
 
     def _copy_prompts(self, pool: Pool, slots: Sequence[int], prompts: Sequence[int]) -> None:
         """Put each prompt in front of a completion."""
@@ -184,6 +188,19 @@ class Cache:
 
     def _note_peak(self) -> None:
         self.peak = max(self.peak, self.bytes)
+
+
+def aligned(length: int) -> int:
+    """The next multiple of ALIGNED."""
+    return -(-length // ALIGNED) * ALIGNED
+
+
+def reach_of(length: int) -> int:
+    """Which pool a completion of this length is in: FIRST, or a power of two times it."""
+    reach = FIRST
+    while reach < length:
+        reach *= 2
+    return reach
 
 
 def prompt_capacity(length: int) -> int:

@@ -17,8 +17,11 @@ from covey.sample.settings import Sampling
 
 NEVER = float("-inf")
 
-BLOCK = 256
+BLOCK = 128
 """Tokens whose probabilities are summed before the search: the search runs over blocks, then inside one."""
+
+ALMOST_ONE = 1 - 2**-52
+"""A float64 that times any other is below it."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,8 @@ def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """The token in whose interval of the cumulative distribution the uniform number falls.
 
     Two levels: sums over blocks of the vocabulary say which block, a cumulative sum inside it says which token. A token
-    of probability 0 is never drawn, whatever the rounding of the sums: its interval is empty, and a number at or beyond
-    the end of a sum takes the last one that is not.
+    of probability 0 is never drawn, whatever the rounding of the sums: the search is for the first edge above a number
+    that is kept below the last edge, and an edge above the one before it closes an interval that is not empty.
 
     Args:
         probabilities: non-negative, not necessarily normalised; shape (sequences, vocab), float32.
@@ -125,13 +128,14 @@ def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     vocab = probabilities.shape[-1]
     sums = _block_sums(probabilities)
     edges = sums.cumsum(-1)
-    target = uniform.double()[:, None] * edges[:, -1:]
-    block = _interval(edges, target)
-    inside = (target - edges.gather(-1, block) + sums.gather(-1, block)).clamp_(min=0)
-    columns = block * BLOCK + torch.arange(min(BLOCK, vocab), device=block.device)
-    within = probabilities.gather(-1, columns.clamp(max=vocab - 1)).double()
-    within = within.masked_fill_(columns >= vocab, 0).cumsum(-1)
-    return (block * BLOCK + _interval(within, inside))[:, 0].clamp_(max=vocab - 1)
+    target = uniform.clamp(max=ALMOST_ONE)[:, None] * edges[:, -1:]
+    # What is not a number is below no edge.
+    block = torch.searchsorted(edges, target, right=True).clamp_(max=edges.shape[-1] - 1)
+    within = _within(probabilities, block).cumsum(-1)
+    inside = (target - edges.gather(-1, block)).add_(sums.gather(-1, block)).clamp_(min=0)
+    inside = torch.minimum(inside, within[:, -1:] * ALMOST_ONE)
+    ids = block * BLOCK + torch.searchsorted(within, inside, right=True)
+    return ids[:, 0].clamp_(max=vocab - 1)
 
 
 def _block_sums(probabilities: Tensor) -> Tensor:
@@ -143,15 +147,14 @@ def _block_sums(probabilities: Tensor) -> Tensor:
     return sums.double()
 
 
-def _interval(edges: Tensor, target: Tensor) -> Tensor:
-    """Index of the interval that holds the target, never an empty one; shape (sequences, 1).
-
-    `edges` are the ends of the intervals, so the first edge above the target closes the one it falls into. Not-a-number
-    finds no edge and gets the last index.
-    """
-    found = torch.searchsorted(edges, target, right=True)
-    last = torch.searchsorted(edges, edges[:, -1:].contiguous())
-    return torch.minimum(found, last).clamp_(max=edges.shape[-1] - 1)
+def _within(probabilities: Tensor, block: Tensor) -> Tensor:
+    """Probabilities of one block per sequence, 0 beyond the vocabulary; shape (sequences, BLOCK), float64."""
+    vocab = probabilities.shape[-1]
+    columns = block * BLOCK + torch.arange(BLOCK, device=block.device)
+    if vocab % BLOCK == 0:
+        return probabilities.gather(-1, columns).double()
+    there = probabilities.gather(-1, columns.clamp(max=vocab - 1)).double()
+    return there.masked_fill_(columns >= vocab, 0)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from covey.groups import Group, Prompt
 from covey.sample.arrangement import Arrangement, arrange
-from covey.sample.cache import ALIGNED, Cache
+from covey.sample.cache import Cache
 from covey.sample.live import Live, advance
 from covey.sample.llama import Llama, Step
 from covey.sample.pools import Layout
@@ -103,11 +103,10 @@ class _Call:
         shares = self.limits.shares_prompts
         if shares is None:
             shares = on_cpu and self.table.number > len(self.prompt_ids)
-        limit = self.settings.max_new_tokens + (0 if shares else self.table.prompt_width)
         layout = Layout(
             self.shape.layers, self.shape.kv_heads, self.shape.head_dim, self.weights.dtype, self.device
         )
-        return Cache(layout, limit, shares, keys_transposed=on_cpu)
+        return Cache(layout, shares, keys_transposed=on_cpu)
 
     def _costs(self) -> Costs:
         lengths = [len(ids) for ids in self.prompt_ids]
@@ -280,17 +279,15 @@ class _Call:
         for segment in self.arrangement.segments:
             rows = slice(segment.start, segment.start + segment.width)
             of_rows = held[self.live_rows[rows]]
-            length = self._rounded(int(of_rows.max()), segment.pool.capacity)
+            length = self._read_length(int(of_rows.max()), segment.pool.capacity)
             lengths.append(length)
             is_even = length == int(of_rows.min()) and not self.holes
             masks.append(None if is_even else self._mask(places[rows], length))
         return Step(self.arrangement, places, positions, lengths, masks)
 
-    def _rounded(self, length: int, capacity: int) -> int:
-        """oneDNN compiles a kernel for each length in bfloat16, and a graph is captured for each."""
-        if self.device.type == "cpu" and self.weights.dtype == torch.float32:
-            return length
-        return min(-(-length // ALIGNED) * ALIGNED, capacity)
+    def _read_length(self, length: int, capacity: int) -> int:
+        """Tokens of a slot that are read: all of it where a part would be copied first (see `ALIGNED`)."""
+        return length if self.weights.dtype == torch.float32 and self.device.type == "cpu" else capacity
 
     def _mask(self, places: Tensor, length: int) -> Tensor:
         """Added to scores, shape (rows, 1, queries, length); one row of queries stands for all of a single token."""

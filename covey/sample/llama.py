@@ -85,19 +85,51 @@ class Llama:
 
     def _attend(self, number: int, step: Step, queries: Tensor) -> Tensor:
         """Attention of queries of shape (rows · tokens, heads · head_dim); the result has the same shape."""
-        shape, tokens = self.weights.shape, step.places.shape[1]
-        grouped = queries.view(-1, tokens, shape.kv_heads, shape.queries_per_key, shape.head_dim)
-        grouped = grouped.transpose(1, 2).reshape(-1, tokens * shape.queries_per_key, shape.head_dim)
+        tokens = step.places.shape[1]
+        grouped = self._by_key(queries, tokens)
         prompt = self._over_prompts(number, step.arrangement, grouped, tokens)
-        parts = []
-        for segment, length, mask in zip(step.arrangement.segments, step.lengths, step.masks, strict=True):
-            span = slice(segment.start * shape.kv_heads, (segment.start + segment.width) * shape.kv_heads)
-            own = None if prompt is None else (prompt[0][span], prompt[1][span])
-            keys, values = _read(segment, number, length)
-            parts.append(over_completion(grouped[span], keys, values, mask, own))
+        parts = [
+            self._over_segment(segment, number, length, mask, grouped, prompt)
+            for segment, length, mask in zip(step.arrangement.segments, step.lengths, step.masks, strict=True)
+        ]
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
-        out = out.view(-1, shape.kv_heads, tokens, shape.queries_per_key, shape.head_dim)
-        return out.transpose(1, 2).reshape(queries.shape)
+        return self._by_token(out, tokens)
+
+    def _by_key(self, queries: Tensor, tokens: int) -> Tensor:
+        """Queries that meet the same keys, side by side; shape (rows · kv heads, tokens · queries per key, head_dim)."""
+        shape = self.weights.shape
+        if tokens > 1:
+            split = queries.view(-1, tokens, shape.kv_heads, shape.queries_per_key * shape.head_dim)
+            queries = split.transpose(1, 2).reshape(queries.shape)
+        return queries.view(-1, tokens * shape.queries_per_key, shape.head_dim)
+
+    def _by_token(self, grouped: Tensor, tokens: int) -> Tensor:
+        """The way back, to shape (rows · tokens, heads · head_dim)."""
+        shape = self.weights.shape
+        width = shape.heads * shape.head_dim
+        if tokens == 1:
+            return grouped.view(-1, width)
+        split = grouped.view(-1, shape.kv_heads, tokens, shape.queries_per_key * shape.head_dim)
+        return split.transpose(1, 2).reshape(-1, width)
+
+    def _over_segment(
+        self,
+        segment: Segment,
+        number: int,
+        length: int,
+        mask: Tensor | None,
+        grouped: Tensor,
+        prompt: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        keys, values = segment.keys[number], segment.values[number]
+        if length < segment.pool.capacity:
+            keys, values = keys[..., :length], values[:, :length]
+        if segment.width * self.weights.shape.kv_heads < len(grouped):
+            first = segment.start * self.weights.shape.kv_heads
+            span = slice(first, first + segment.width * self.weights.shape.kv_heads)
+            grouped = grouped[span]
+            prompt = None if prompt is None else (prompt[0][span], prompt[1][span])
+        return over_completion(grouped, keys, values, mask, prompt)
 
     def _over_prompts(
         self, number: int, arrangement: Arrangement, grouped: Tensor, tokens: int
@@ -114,11 +146,9 @@ class Llama:
         )
 
     def _over_prompt(self, number: int, segment: PromptSegment, grouped: Tensor) -> tuple[Tensor, Tensor]:
-        shape, pool = self.weights.shape, segment.pool
+        keys, values = segment.keys[number], segment.values[number]
         members = grouped.flatten(1).index_select(0, segment.members)
-        queries = members.view(segment.width, shape.kv_heads, -1, shape.head_dim)
-        keys = pool.keys[number][: segment.width, :, : segment.length]
-        values = pool.values[number][: segment.width, :, : segment.length]
+        queries = members.view(*keys.shape[:2], -1, keys.shape[3])
         return over_prompt(queries, keys, values, segment.mask)
 
     # --- prompts ------------------------------------------------------------------------------------------------------
@@ -192,11 +222,10 @@ class Llama:
         """Queries of shape (rows, heads · head_dim); keys and values of shape (rows, kv heads, head_dim)."""
         shape = self.weights.shape
         joined = layer.queries_keys_values(self._normed(states, layer.before_attention))
-        joined = joined.view(len(states), shape.heads + 2 * shape.kv_heads, shape.head_dim)
-        turned = self._turned(self._head_normed(layer, joined[:, : -shape.kv_heads].float()), turns)
-        turned = turned.to(joined.dtype)
-        queries, keys = turned[:, : shape.heads], turned[:, shape.heads :]
-        return queries.flatten(1), keys, joined[:, -shape.kv_heads :]
+        joined = joined.view(len(states), -1, shape.head_dim)
+        turning, values = joined[:, : -shape.kv_heads], joined[:, -shape.kv_heads :]
+        turned = self._turned(self._head_normed(layer, turning.float()), turns).to(joined.dtype)
+        return turned[:, : shape.heads].flatten(1).contiguous(), turned[:, shape.heads :], values
 
     def _head_normed(self, layer: Layer, heads: Tensor) -> Tensor:
         if layer.query_norm is None or layer.key_norm is None:
@@ -207,10 +236,10 @@ class Llama:
         return torch.cat([queries, keys], 1)
 
     def _turned(self, heads: Tensor, turns: Tensor) -> Tensor:
-        """Rotary positions (arXiv:2104.09864): pairs of numbers as complex numbers, turned by their angles."""
+        """Rotary positions (arXiv:2104.09864): pairs of numbers as complex numbers, turned by their angles, in place."""
         if self.weights.has_pairs:
-            pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)))
-            return torch.view_as_real(pairs * turns).flatten(-2)
+            torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(turns)
+            return heads
         turned = torch.complex(*heads.chunk(2, -1)) * turns
         return torch.cat([turned.real, turned.imag], -1)
 
@@ -275,14 +304,6 @@ def _batches(parts: Sequence[Part]) -> list[Batch]:
             batches.append(Batch([part.prompt], first, part.start, part.stop))
         first += part.stop - part.start
     return batches
-
-
-def _read(segment: Segment, number: int, length: int) -> tuple[Tensor, Tensor]:
-    """Keys of shape (rows · heads, head_dim, length) and values of shape (rows · heads, length, head_dim)."""
-    keys = segment.pool.keys[number][: segment.width].flatten(0, 1)
-    keys = keys if segment.pool.keys_transposed else keys.transpose(1, 2)
-    values = segment.pool.values[number][: segment.width].flatten(0, 1)
-    return keys[..., :length], values[:, :length]
 
 
 def _repeated(heads: Tensor, times: int) -> Tensor:

@@ -1,7 +1,6 @@
 """Keys and values of many sequences in few large tensors, one slot per sequence.
 
-A pool holds sequences of similar length: slots have a fixed capacity, so a token is written in place and nothing grows.
-Slots in use come first, with few holes, so that a step reads one contiguous part of each tensor.
+A pool holds sequences of similar length: a token is written in place, and slots grow by many tokens at a time. Slots in use come first, with few holes, so that a step reads one contiguous part of each tensor.
 
     slot       0     1     2     3     4     5
     owner      7     9     -     4     -     -          a hole at 2; `width` 4 slots are read
@@ -37,7 +36,7 @@ class Pool:
 
     Args:
         layout: what one token takes.
-        capacity: tokens per slot.
+        capacity: tokens per slot; see `grow`.
         keys_transposed: keys of a slot have the shape (heads, head_dim, capacity) rather than (heads, capacity,
             head_dim). oneDNN multiplies a few bfloat16 rows with the former twice as fast.
     """
@@ -47,8 +46,8 @@ class Pool:
         self.owners: list[int | None] = []
         self.slots: dict[int, int] = {}
         """Owner → slot."""
-        self.keys = [self._empty_keys(0) for _ in range(layout.layers)]
-        self.values = [self._empty_values(0) for _ in range(layout.layers)]
+        self.keys = [self._zeros(*self._key_shape(0)) for _ in range(layout.layers)]
+        self.values = [self._zeros(*self._value_shape(0)) for _ in range(layout.layers)]
 
     @property
     def bytes(self) -> int:
@@ -100,24 +99,36 @@ class Pool:
         for tensor in (*self.keys, *self.values):
             tensor[target] = tensor[source]
 
-    def _resize(self, number: int) -> None:
-        """Layer by layer, so that no second copy of the whole pool exists."""
-        kept = min(number, len(self.owners))
-        assert all(owner is None for owner in self.owners[kept:]), "slots in use would be lost"
-        for tensors, empty in ((self.keys, self._empty_keys), (self.values, self._empty_values)):
-            for layer, old in enumerate(tensors):
-                new = empty(number)
-                new[:kept] = old[:kept]
-                tensors[layer] = new
-        self.owners = (self.owners + [None] * number)[:number]
+    def grow(self, capacity: int) -> None:
+        """Make every slot larger."""
+        assert capacity >= self.capacity, (capacity, self.capacity)
+        self.capacity = capacity
+        self._rebuild(len(self.owners))
 
-    def _empty_keys(self, number: int) -> Tensor:
+    def _resize(self, number: int) -> None:
+        assert all(owner is None for owner in self.owners[number:]), "slots in use would be lost"
+        self.owners = (self.owners + [None] * number)[:number]
+        self._rebuild(number)
+
+    def _rebuild(self, number: int) -> None:
+        """Layer by layer, so that no second copy of the whole pool exists."""
+        for tensors, shape in (
+            (self.keys, self._key_shape(number)),
+            (self.values, self._value_shape(number)),
+        ):
+            for layer, old in enumerate(tensors):
+                new = self._zeros(*shape)
+                kept = tuple(slice(0, min(sizes)) for sizes in zip(old.shape, shape, strict=True))
+                new[kept] = old[kept]
+                tensors[layer] = new
+
+    def _key_shape(self, number: int) -> tuple[int, ...]:
         heads, dim = self.layout.heads, self.layout.head_dim
         inner = (dim, self.capacity) if self.keys_transposed else (self.capacity, dim)
-        return self._zeros(number, heads, *inner)
+        return number, heads, *inner
 
-    def _empty_values(self, number: int) -> Tensor:
-        return self._zeros(number, self.layout.heads, self.capacity, self.layout.head_dim)
+    def _value_shape(self, number: int) -> tuple[int, ...]:
+        return number, self.layout.heads, self.capacity, self.layout.head_dim
 
     def _zeros(self, *shape: int) -> Tensor:
         # Not uninitialised memory: a masked position has weight 0, and 0 times what is no number is no number.

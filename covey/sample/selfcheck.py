@@ -59,7 +59,7 @@ def _fast(weights: Weights, ids: list[int], shares_prompts: bool) -> Tensor:
     """Logits at the same positions: a prompt that two completions share, then one token at a time."""
     shape, device = weights.shape, weights.device
     layout = Layout(shape.layers, shape.kv_heads, shape.head_dim, weights.dtype, device)
-    cache = Cache(layout, TOKENS, shares_prompts, keys_transposed=device.type == "cpu")
+    cache = Cache(layout, shares_prompts, keys_transposed=device.type == "cpu")
     model = Llama(weights, cache, TOKENS)
     cache.add_prompts({0: PREFILLED})
     states = [model.prefill([(0, ids[:PREFILLED])], PREFILLED // 2)[0]]
