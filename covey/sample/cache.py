@@ -27,12 +27,14 @@ class Cache:
 
     Args:
         layout: what one token takes.
+        budget: bytes beyond which nothing spare is kept. What sequences can come to is reckoned with elsewhere (see
+            `covey.sample.scheduler`); while some of them move to longer slots, both are held for a moment.
         shares_prompts: store a prompt once for all of its completions.
         keys_transposed: see `covey.sample.pools.Pool`; for completions.
     """
 
-    def __init__(self, layout: Layout, shares_prompts: bool, keys_transposed: bool) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, budget: int, shares_prompts: bool, keys_transposed: bool) -> None:
+        self.layout, self.budget = layout, budget
         self.shares_prompts, self.keys_transposed = shares_prompts, keys_transposed
         self.prompts: dict[int, Pool] = {}
         """Pools of prompts by capacity."""
@@ -54,7 +56,7 @@ class Cache:
             by_capacity.setdefault(prompt_capacity(length), []).append(prompt)
         for capacity, prompts in by_capacity.items():
             pool = self.prompts.setdefault(capacity, Pool(self.layout, capacity, keys_transposed=False))
-            pool.claim(prompts)
+            self._claim(pool, prompts)
             for prompt in prompts:
                 self.prompt_pool[prompt], self.prompt_length[prompt] = pool, lengths[prompt]
         self._note_peak()
@@ -77,7 +79,7 @@ class Cache:
         for reach in {reach_of(length) for length in lengths.values()}:
             rows = [row for row, length in lengths.items() if reach_of(length) == reach]
             pool = self._pool_for(reach, max(lengths[row] for row in rows))
-            slots = pool.claim(rows)
+            slots = self._claim(pool, rows)
             self.pool.update(dict.fromkeys(rows, pool))
             if not self.shares_prompts:
                 self._copy_prompts(pool, slots, [prompt_of[row] for row in rows])
@@ -93,15 +95,19 @@ class Cache:
             tokens: what each completion will hold, by number; anything that can be indexed.
         """
         changed = False
-        for reach, pool in list(self.completions.items()):
-            longest = max((tokens[row] for row in pool.slots), default=0)
+        # The longest first, so that a pool has gone on before the next one arrives.
+        for reach, pool in sorted(self.completions.items(), reverse=True):
+            longest = _longest(pool, tokens)
             if longest <= pool.capacity:
                 continue
             changed = True
             leaving = [row for row in pool.slots if tokens[row] > reach]
-            if leaving:
-                self._move(leaving, pool, self._pool_for(2 * reach, max(tokens[row] for row in leaving)))
-                longest = max((tokens[row] for row in pool.slots), default=0)
+            if len(leaving) == len(pool.slots) and 2 * reach not in self.completions:
+                del self.completions[reach]
+                self._add_pool(2 * reach, pool)
+            elif leaving:
+                self._move(leaving, pool, self._pool_for(2 * reach, _longest(pool, tokens)))
+                longest = _longest(pool, tokens)
             if longest > pool.capacity:
                 pool.grow(aligned(longest))
             if not pool.slots:
@@ -150,17 +156,28 @@ class Cache:
     def _pool_for(self, reach: int, longest: int) -> Pool:
         """The pool of completions up to `reach`, with room for `longest` tokens in each slot."""
         if reach not in self.completions:
-            pool = Pool(self.layout, aligned(longest), self.keys_transposed)
-            self.completions = dict(sorted([*self.completions.items(), (reach, pool)]))
+            self._add_pool(reach, Pool(self.layout, aligned(longest), self.keys_transposed))
         pool = self.completions[reach]
         if longest > pool.capacity:
             pool.grow(aligned(longest))
         return pool
 
+    def _add_pool(self, reach: int, pool: Pool) -> None:
+        self.completions = dict(sorted([*self.completions.items(), (reach, pool)]))
+
+    def _claim(self, pool: Pool, owners: Sequence[int]) -> list[int]:
+        """Slots for these; nothing spare is kept where that would be over the budget."""
+        more = pool.needed(len(owners)) - len(pool.owners)
+        if self.bytes + more * pool.slot_bytes <= self.budget:
+            return pool.claim(owners)
+        for other in (*self.prompts.values(), *self.completions.values()):
+            other.trim()
+        return pool.claim(owners, spare=False)
+
     def _move(self, rows: Sequence[int], source: Pool, target: Pool) -> None:
         """Move contents to longer slots."""
+        new = torch.tensor(self._claim(target, rows), device=self.layout.device)
         old = torch.tensor([source.slots[row] for row in rows], device=self.layout.device)
-        new = torch.tensor(target.claim(rows), device=self.layout.device)
         filled = slice(0, source.capacity)
         for layer in range(self.layout.layers):
             if self.keys_transposed:
@@ -193,6 +210,10 @@ class Cache:
 def aligned(length: int) -> int:
     """The next multiple of ALIGNED."""
     return -(-length // ALIGNED) * ALIGNED
+
+
+def _longest(pool: Pool, tokens: Any) -> int:
+    return int(max((tokens[row] for row in pool.slots), default=0))
 
 
 def reach_of(length: int) -> int:

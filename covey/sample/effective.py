@@ -39,27 +39,31 @@ def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
     names = [] if module.disable_adapters else _unmerged(module)
     if not names:
         return weight, bias
-    if not all(_adds_a_delta(module, name) for name in names):
+    if not all(_is_plain_lora(module, name) for name in names):
         return _merged_copy(module)
     weight = weight.float()
     with gathered(list(module.parameters())):
         for name in names:
             weight = weight + module.get_delta_weight(name).to(weight)
+            if getattr(module, "lora_bias", {}).get(name, False):
+                added = module.lora_B[name].bias.detach() * module.scaling[name]
+                bias = added if bias is None else bias + added
     return weight, bias
 
 
 def _unmerged(module: Any) -> list[str]:
-    holds = module._available_adapters() if hasattr(module, "_available_adapters") else module.active_adapters
-    return [n for n in module.active_adapters if n in holds and n not in module.merged_adapters]
+    """Active adapters that this layer has, and that are not in its weight already."""
+    has = module._available_adapters if hasattr(module, "_available_adapters") else module.active_adapters
+    has = has() if callable(has) else has
+    return [n for n in module.active_adapters if n in has and n not in module.merged_adapters]
 
 
-def _adds_a_delta(module: Any, name: str) -> bool:
-    """Whether the adapter only adds B·A·scale to the weight, as plain LoRA does."""
+def _is_plain_lora(module: Any, name: str) -> bool:
+    """Whether the adapter adds B·A·scale to the weight (arXiv:2106.09685), and nothing else but a bias."""
     return (
         hasattr(module, "lora_A")
         and name not in getattr(module, "lora_variant", {})
         and not getattr(module, "use_dora", {}).get(name, False)
-        and not getattr(module, "lora_bias", {}).get(name, False)
     )
 
 

@@ -106,7 +106,7 @@ class _Call:
         layout = Layout(
             self.shape.layers, self.shape.kv_heads, self.shape.head_dim, self.weights.dtype, self.device
         )
-        return Cache(layout, shares, keys_transposed=on_cpu)
+        return Cache(layout, self.limits.memory, shares, keys_transposed=on_cpu)
 
     def _costs(self) -> Costs:
         lengths = [len(ids) for ids in self.prompt_ids]

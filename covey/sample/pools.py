@@ -51,7 +51,7 @@ class Pool:
 
     @property
     def bytes(self) -> int:
-        return len(self.owners) * self.capacity * self.layout.bytes_per_token
+        return len(self.owners) * self.slot_bytes
 
     @property
     def width(self) -> int:
@@ -59,12 +59,24 @@ class Pool:
         last = max(self.slots.values(), default=-1)
         return min(rounded_up(last + 1), len(self.owners))
 
-    def claim(self, owners: Sequence[int]) -> list[int]:
-        """Give each of these a slot; returns the slots. Contents are what was there before."""
+    @property
+    def slot_bytes(self) -> int:
+        return self.capacity * self.layout.bytes_per_token
+
+    def needed(self, more: int) -> int:
+        """Slots that there will be once so many more are claimed."""
+        free = len(self.owners) - len(self.slots)
+        return len(self.owners) if more <= free else rounded_up(len(self.slots) + more)
+
+    def claim(self, owners: Sequence[int], spare: bool = True) -> list[int]:
+        """Give each of these a slot; returns the slots. Contents are what was there before.
+
+        Args:
+            spare: whether more slots than needed may be made.
+        """
+        exact = max(len(self.owners), len(self.slots) + len(owners))
+        self._resize(self.needed(len(owners)) if spare else exact)
         free = [slot for slot, owner in enumerate(self.owners) if owner is None]
-        if len(free) < len(owners):
-            self._resize(rounded_up(len(self.slots) + len(owners)))
-            free = [slot for slot, owner in enumerate(self.owners) if owner is None]
         taken = free[: len(owners)]
         for owner, slot in zip(owners, taken, strict=True):
             self.owners[slot] = owner
@@ -76,9 +88,21 @@ class Pool:
 
     def compact(self) -> bool:
         """Close the holes where that makes a step narrower; returns whether slots have moved."""
-        number = len(self.slots)
-        if rounded_up(number) >= self.width:
+        number = rounded_up(len(self.slots))
+        if number >= self.width:
             return False
+        self._close_holes()
+        if number <= len(self.owners) // 2:
+            self._resize(number)
+        return True
+
+    def trim(self) -> None:
+        """Close all holes, and give back the slots that nobody has."""
+        self._close_holes()
+        self._resize(len(self.slots))
+
+    def _close_holes(self) -> None:
+        number = len(self.slots)
         holes = [slot for slot in range(number) if self.owners[slot] is None]
         moved = [slot for slot in range(number, len(self.owners)) if self.owners[slot] is not None]
         for source, target in zip(moved, holes, strict=True):
@@ -87,9 +111,6 @@ class Pool:
             self.owners[target], self.owners[source] = owner, None
             self.slots[owner] = target
         self._copy_slots(moved, holes)
-        if rounded_up(number) <= len(self.owners) // 2:
-            self._resize(rounded_up(number))
-        return True
 
     def _copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         if not sources:
@@ -100,12 +121,14 @@ class Pool:
             tensor[target] = tensor[source]
 
     def grow(self, capacity: int) -> None:
-        """Make every slot larger."""
+        """Make every slot longer."""
         assert capacity >= self.capacity, (capacity, self.capacity)
         self.capacity = capacity
         self._rebuild(len(self.owners))
 
     def _resize(self, number: int) -> None:
+        if number == len(self.owners):
+            return
         assert all(owner is None for owner in self.owners[number:]), "slots in use would be lost"
         self.owners = (self.owners + [None] * number)[:number]
         self._rebuild(number)

@@ -15,10 +15,7 @@ from covey.sample.pools import Layout
 from covey.sample.weights import Weights
 
 TOKENS = 24
-"""Length of the text that is compared."""
-
-PREFILLED = 15
-"""How much of it is read as a prompt; the rest is decoded token by token."""
+"""Length of the text that is compared. Five eighths are read as a prompt; the rest is decoded token by token."""
 
 BOUND = {torch.float32: 0.01}
 """Largest mean gap by dtype, in nats."""
@@ -36,7 +33,7 @@ def gap(policy: nn.Module, autocast: Any, weights: Weights, shares_prompts: bool
         shares_prompts: how the fast path stores prompts.
     """
     vocab = len(weights.embedding)
-    ids = [(7919 * i + 13) % vocab for i in range(TOKENS)]
+    ids = [(7919 * i + 13) % vocab for i in range(min(TOKENS, weights.shape.longest or TOKENS))]
     own = torch.log_softmax(_own(policy, autocast, ids, weights.device), -1)
     fast = torch.log_softmax(_fast(weights, ids, shares_prompts), -1)
     difference = ((own - fast).abs() * own.exp()).sum(-1).mean()
@@ -51,7 +48,11 @@ def bound(dtype: torch.dtype) -> float:
 def _own(policy: nn.Module, autocast: Any, ids: list[int], device: torch.device) -> Tensor:
     with lent(policy) as model, autocast():
         logits: Tensor = model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits
-    return logits[0, PREFILLED - 1 :].float()
+    return logits[0, _prefilled(ids) - 1 :].float()
+
+
+def _prefilled(ids: list[int]) -> int:
+    return max(1, len(ids) * 5 // 8)
 
 
 @torch.inference_mode()
@@ -59,14 +60,15 @@ def _fast(weights: Weights, ids: list[int], shares_prompts: bool) -> Tensor:
     """Logits at the same positions: a prompt that two completions share, then one token at a time."""
     shape, device = weights.shape, weights.device
     layout = Layout(shape.layers, shape.kv_heads, shape.head_dim, weights.dtype, device)
-    cache = Cache(layout, shares_prompts, keys_transposed=device.type == "cpu")
-    model = Llama(weights, cache, TOKENS)
-    cache.add_prompts({0: PREFILLED})
-    states = [model.prefill([(0, ids[:PREFILLED])], PREFILLED // 2)[0]]
+    cache = Cache(layout, 1 << 40, shares_prompts, keys_transposed=device.type == "cpu")
+    prefilled = _prefilled(ids)
+    model = Llama(weights, cache, len(ids))
+    cache.add_prompts({0: prefilled})
+    states = [model.prefill([(0, ids[:prefilled])], max(1, prefilled // 2))[0]]
     cache.add_completions({0: 0, 1: 0})
     arrangement = arrange(cache, {0: 0, 1: 0}, spare=2, queries_per_key=shape.queries_per_key)
-    for position in range(PREFILLED, TOKENS):
-        place = position - PREFILLED if shares_prompts else position
+    for position in range(prefilled, len(ids)):
+        place = position - prefilled if shares_prompts else position
         positions = torch.full((2, 1), position, device=device)
         places = torch.full((2, 1), place, device=device)
         step = Step(arrangement, places, positions, [place + 1], [None])
