@@ -17,7 +17,8 @@ from torch import Tensor
 from covey.groups import Group, Prompt
 from covey.sample.arrangement import Arrangement, arrange
 from covey.sample.cache import Cache
-from covey.sample.live import Live, advance
+from covey.sample.drafts import LONGEST, Gauge, Index, Memory
+from covey.sample.live import Live, advance, drawn_at
 from covey.sample.llama import Llama, Step
 from covey.sample.pools import Layout
 from covey.sample.restrictions import Restrictions
@@ -39,6 +40,8 @@ class Limits:
     """Tokens of prompts that go through the layers together."""
     shares_prompts: bool | None = None
     """Store a prompt once for its completions; None: on a CPU, where there is more than one."""
+    drafts: bool = False
+    """Guess tokens from siblings where few sequences are left."""
     checks: bool = False
     """Check the books after every step; for tests."""
 
@@ -50,9 +53,14 @@ def sample_fast(
     settings: Sampling,
     decode: Decode,
     limits: Limits,
+    memory: Memory | None = None,
 ) -> Iterator[Group]:
-    """Groups as they finish; see `covey.sample.engine.Engine.generate`."""
-    call = _Call(weights, prompts, group_size, settings, decode, limits)
+    """Groups as they finish; see `covey.sample.engine.Engine.generate`.
+
+    Args:
+        memory: what was said in earlier calls; only read here.
+    """
+    call = _Call(weights, prompts, group_size, settings, decode, limits, memory or Memory())
     while not call.is_over:
         # A generator must not hold the mode while it is suspended: the consumer would compute in it.
         with torch.inference_mode():
@@ -71,8 +79,12 @@ class _Call:
         settings: Sampling,
         decode: Decode,
         limits: Limits,
+        memory: Memory,
     ) -> None:
         self.weights, self.settings, self.decode, self.limits = weights, settings, decode, limits
+        self.memory, self.gauge = memory, Gauge()
+        self.indexes: dict[int, Index] = {}
+        """What is known of the texts after a prompt, where drafts are made."""
         self.device, self.shape = weights.device, weights.shape
         self.group_size = group_size
         with torch.inference_mode():
@@ -80,7 +92,7 @@ class _Call:
         self.stops = StopStrings(settings.stop_strings, decode)
         self._number_prompts(prompts)
         self.cache = self._new_cache()
-        longest = self.table.prompt_width + settings.max_new_tokens
+        longest = self.table.prompt_width + settings.max_new_tokens + LONGEST
         with torch.inference_mode():
             self.model = Llama(weights, self.cache, longest)
         self.scheduler = Scheduler(
@@ -110,7 +122,7 @@ class _Call:
 
     def _costs(self) -> Costs:
         lengths = [len(ids) for ids in self.prompt_ids]
-        new = self.settings.max_new_tokens
+        new = self.settings.max_new_tokens + (LONGEST if self.limits.drafts else 0)
         return Costs(
             [self.cache.completion_cost(lengths[prompt], new) for prompt in self.prompt_of],
             [self.cache.prompt_cost(length) for length in lengths],
@@ -180,25 +192,98 @@ class _Call:
         self.first_logits.update(zip(new, logits, strict=True))
 
     def _step(self) -> None:
-        """One token for every live sequence."""
-        self._make_room()
-        assert self.batch is not None and self.arrangement is not None and self.restrictions is not None
+        """One token for every live sequence, or several where guesses are right."""
+        self.steps += 1
+        tokens = self._drafted()
+        self._make_room(tokens)
+        guesses = self._guesses(tokens - 1) if tokens > 1 else []
+        if any(guesses):
+            self._step_with_guesses(tokens, guesses)
+            return
+        assert self.batch is not None and self.restrictions is not None
         live = self.batch
-        step = self._step_of(live.written[:, None] - 1)
-        states = self.model.step(live.token[:, None], step)
+        states = self.model.step(live.token[:, None], self._step_of(live.written[:, None] - 1))
         advance(self.model.logits(states), live, self.table, self.restrictions)
         self.lengths[self.live_rows] += 1
-        self.steps += 1
 
-    def _make_room(self) -> None:
-        """Every live sequence can take one token more."""
-        if self.cache.make_room(self._held()):
+    def _make_room(self, tokens: int) -> None:
+        """Every live sequence can take so many tokens more."""
+        if self.cache.make_room(self._held(tokens)):
             self._rearrange()
 
-    def _held(self) -> np.ndarray:
-        """Tokens in the slot of each completion after the next step, by row."""
-        own = np.minimum(self.lengths, self.settings.max_new_tokens)
+    def _held(self, tokens: int) -> np.ndarray:
+        """Tokens in the slot of each completion once so many more were read, by row."""
+        own = np.minimum(self.lengths, self.settings.max_new_tokens) + (tokens - 1)
         return own if self.cache.shares_prompts else own + self.host_prompt_length
+
+    # --- drafts -------------------------------------------------------------------------------------------------------
+
+    def _drafted(self) -> int:
+        """Tokens that each sequence may read in the next step."""
+        assert self.restrictions is not None
+        if not self.limits.drafts or self.restrictions.reads_history:
+            return 1
+        return self.gauge.tokens(len(self.scheduler.live))
+
+    def _guesses(self, number: int) -> list[list[int]]:
+        """At most so many guesses for every row of the batch."""
+        return [
+            [] if row == self.table.spare else self._index_of(row).guess(row, number)
+            for row in self.live_rows.tolist()
+        ]
+
+    def _index_of(self, row: int) -> Index:
+        """What is known of the texts after the row's prompt, this one up to its last token."""
+        prompt = int(self.prompt_of[row])
+        if prompt not in self.indexes:
+            index = self.indexes[prompt] = Index(self.prompt_ids[prompt])
+            for text in self.memory.after(self.prompt_ids[prompt]):
+                index.add(text)
+            for sibling in np.nonzero(self.prompt_of == prompt)[0].tolist():
+                self._catch_up(index, sibling)
+        self._catch_up(self.indexes[prompt], row)
+        return self.indexes[prompt]
+
+    def _catch_up(self, index: Index, row: int) -> None:
+        known, there = index.known(row), int(self.lengths[row])
+        if known < there:
+            index.extend(row, self.table.ids[row, known:there].tolist())
+
+    def _step_with_guesses(self, tokens: int, guesses: list[list[int]]) -> None:
+        """Read guesses, draw at every position, and keep what was drawn up to the first wrong guess."""
+        live = self.batch
+        assert live is not None and self.restrictions is not None
+        padded = [guess + [0] * (tokens - 1 - len(guess)) for guess in guesses]
+        read = torch.cat([live.token[:, None], torch.tensor(padded, device=self.device)], 1)
+        ahead = torch.arange(tokens, device=self.device)
+        states = self.model.step(read, self._step_of(live.written[:, None] - 1 + ahead))
+        written = (live.written[:, None] + ahead).clamp_(max=self.settings.max_new_tokens)
+        rows = live.rows.repeat_interleave(tokens)
+        logits = self.model.logits(states)
+        drawn = drawn_at(logits, rows, written.flatten(), self.table, self.restrictions)
+        kept = self._kept(drawn.ids.view(read.shape), read, written, live.done)
+        is_kept = (ahead < kept[:, None]).flatten()
+        self.table.record(torch.where(is_kept, rows, self.table.spare), written.flatten(), drawn)
+        self._go_on(live, drawn.ids.view(read.shape), kept)
+        self._note(kept.tolist(), guesses)
+
+    def _kept(self, ids: Tensor, read: Tensor, written: Tensor, done: Tensor) -> Tensor:
+        """How many of the drawn tokens of each sequence count: to the first wrong guess, or to its end."""
+        is_right = ids[:, :-1] == read[:, 1:]
+        goes_on = is_right & ~self.table.ended(ids, written + 1)[:, :-1]
+        return (1 + goes_on.long().cumprod(-1).sum(-1)).masked_fill_(done, 0)
+
+    def _go_on(self, live: Live, ids: Tensor, kept: Tensor) -> None:
+        live.token.copy_(ids.gather(1, (kept - 1).clamp_(min=0)[:, None])[:, 0])
+        live.written.add_(kept)
+        live.done.logical_or_(self.table.ended(live.token, live.written))
+
+    def _note(self, kept: list[int], guesses: list[list[int]]) -> None:
+        """How many tokens there are now, and how good the guesses were."""
+        self.lengths[self.live_rows] += np.array(kept)
+        self.gauge.note(sum(map(len, guesses)), sum(max(0, number - 1) for number in kept))
+
+    # --- who has ended ------------------------------------------------------------------------------------------------
 
     def _look(self) -> list[Group]:
         """Note who has ended."""
@@ -274,15 +359,15 @@ class _Call:
         assert self.arrangement is not None
         positions = self.starts[:, None] + written
         places = written if self.cache.shares_prompts else positions
-        held = self._held()
+        held = self._held(written.shape[1])
         lengths, masks = [], []
         for segment in self.arrangement.segments:
             rows = slice(segment.start, segment.start + segment.width)
             of_rows = held[self.live_rows[rows]]
             length = self._read_length(int(of_rows.max()), segment.pool.capacity)
             lengths.append(length)
-            is_even = length == int(of_rows.min()) and not self.holes
-            masks.append(None if is_even else self._mask(places[rows], length))
+            sees_all = written.shape[1] == 1 and length == int(of_rows.min()) and not self.holes
+            masks.append(None if sees_all else self._mask(places[rows], length))
         return Step(self.arrangement, places, positions, lengths, masks)
 
     def _read_length(self, length: int, capacity: int) -> int:

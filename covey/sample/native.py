@@ -20,6 +20,7 @@ from covey.causal import innermost
 from covey.errors import CoveyWarning, EngineError
 from covey.groups import Group, Prompt
 from covey.sample import selfcheck
+from covey.sample.drafts import Memory
 from covey.sample.family import why_not
 from covey.sample.fast import Limits, sample_fast
 from covey.sample.general import sample_generally
@@ -44,6 +45,8 @@ class NativeEngine:
         max_sequences: sequences that are decoded together at most.
         prefill_tokens: tokens of prompts that are read at once.
         shares_prompts: store a prompt once for all of its completions; by default on a CPU.
+        drafts: guess tokens from siblings and from earlier calls where few sequences are left (see
+            `covey.sample.drafts`); what is said does not change. By default on a CPU.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.
         checks: check the books of cache and scheduler after every step; for tests.
@@ -60,6 +63,7 @@ class NativeEngine:
         max_sequences: int = 512,
         prefill_tokens: int = 2048,
         shares_prompts: bool | None = None,
+        drafts: bool | None = None,
         in_place: bool | None = None,
         checks: bool = False,
     ) -> None:
@@ -68,6 +72,9 @@ class NativeEngine:
         self.path, self.dtype = path, dtype
         self.memory, self.max_sequences, self.prefill_tokens = memory, max_sequences, prefill_tokens
         self.shares_prompts, self.in_place, self.checks = shares_prompts, in_place, checks
+        self.drafts = drafts
+        self.texts = Memory()
+        """What was said in earlier calls."""
         self.policy: nn.Module | None = None
         self.weights: Weights | None = None
         self.reason: str | None = None
@@ -93,8 +100,7 @@ class NativeEngine:
             return
         weights = self._within_window(weights, prompts, settings)
         if weights is not None:
-            limits = self._limits(weights.device)
-            yield from sample_fast(weights, prompts, group_size, settings, self.decode, limits)
+            yield from self._sample_fast(weights, prompts, group_size, settings)
             return
         device = next(self.policy.parameters()).device
         yield from sample_generally(
@@ -108,9 +114,24 @@ class NativeEngine:
             self.max_sequences,
         )
 
+    def _sample_fast(
+        self, weights: Weights, prompts: Sequence[Prompt], group_size: int, settings: Sampling
+    ) -> Iterator[Group]:
+        limits = self._limits(weights.device)
+        for group in sample_fast(weights, prompts, group_size, settings, self.decode, limits, self.texts):
+            if limits.drafts:
+                self.texts.add(group)
+            yield group
+
     def _limits(self, device: torch.device) -> Limits:
-        memory = cache_budget(device) if self.memory is None else self.memory
-        return Limits(memory, self.max_sequences, self.prefill_tokens, self.shares_prompts, self.checks)
+        return Limits(
+            memory=cache_budget(device) if self.memory is None else self.memory,
+            max_sequences=self.max_sequences,
+            prefill_tokens=self.prefill_tokens,
+            shares_prompts=self.shares_prompts,
+            drafts=device.type == "cpu" if self.drafts is None else self.drafts,
+            checks=self.checks,
+        )
 
     # --- which path ---------------------------------------------------------------------------------------------------
 
