@@ -31,11 +31,21 @@ class Cache:
             `covey.sample.scheduler`); while some of them move to longer slots, both are held for a moment.
         shares_prompts: store a prompt once for all of its completions.
         keys_transposed: see `covey.sample.pools.Pool`; for completions.
+        fixed: the one pool that all completions go into, with room for all of them; prompts are not shared then.
     """
 
-    def __init__(self, layout: Layout, budget: int, shares_prompts: bool, keys_transposed: bool) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        budget: int,
+        shares_prompts: bool,
+        keys_transposed: bool,
+        fixed: Pool | None = None,
+    ) -> None:
+        assert not (shares_prompts and fixed), "a fixed pool holds whole texts"
         self.layout, self.budget = layout, budget
         self.shares_prompts, self.keys_transposed = shares_prompts, keys_transposed
+        self.fixed = fixed
         self.prompts: dict[int, Pool] = {}
         """Pools of prompts by capacity."""
         self.completions: dict[int, Pool] = {}
@@ -76,8 +86,9 @@ class Cache:
             row: 1 if self.shares_prompts else self.prompt_length[prompt] + 1
             for row, prompt in prompt_of.items()
         }
-        for reach in {reach_of(length) for length in lengths.values()}:
-            rows = [row for row, length in lengths.items() if reach_of(length) == reach]
+        reaches = {row: self._reach(length) for row, length in lengths.items()}
+        for reach in set(reaches.values()):
+            rows = [row for row in lengths if reaches[row] == reach]
             pool = self._pool_for(reach, max(lengths[row] for row in rows))
             slots = self._claim(pool, rows)
             self.pool.update(dict.fromkeys(rows, pool))
@@ -153,10 +164,13 @@ class Cache:
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
+    def _reach(self, length: int) -> int:
+        return reach_of(length) if self.fixed is None else self.fixed.capacity
+
     def _pool_for(self, reach: int, longest: int) -> Pool:
         """The pool of completions up to `reach`, with room for `longest` tokens in each slot."""
         if reach not in self.completions:
-            self._add_pool(reach, Pool(self.layout, aligned(longest), self.keys_transposed))
+            self._add_pool(reach, self.fixed or Pool(self.layout, aligned(longest), self.keys_transposed))
         pool = self.completions[reach]
         if longest > pool.capacity:
             pool.grow(aligned(longest))
@@ -191,17 +205,20 @@ class Cache:
             self.pool[row] = target
 
     def _copy_prompts(self, pool: Pool, slots: Sequence[int], prompts: Sequence[int]) -> None:
-        """Put each prompt in front of a completion."""
+        """Put each prompt in front of its completions."""
+        of_prompt: dict[int, list[int]] = {}
         for slot, prompt in zip(slots, prompts, strict=True):
+            of_prompt.setdefault(prompt, []).append(slot)
+        for prompt, its_slots in of_prompt.items():
             source, length = self.prompt_pool[prompt], self.prompt_length[prompt]
-            at = source.slots[prompt]
+            at = torch.tensor(its_slots, device=self.layout.device)
             for layer in range(self.layout.layers):
-                keys = source.keys[layer][at, :, :length]
+                keys = source.keys[layer][source.slots[prompt], :, :length]
                 if self.keys_transposed:
-                    pool.keys[layer][slot, :, :, :length] = keys.transpose(1, 2)
+                    pool.keys[layer][at, :, :, :length] = keys.transpose(1, 2)
                 else:
-                    pool.keys[layer][slot, :, :length] = keys
-                pool.values[layer][slot, :, :length] = source.values[layer][at, :, :length]
+                    pool.keys[layer][at, :, :length] = keys
+                pool.values[layer][at, :, :length] = source.values[layer][source.slots[prompt], :, :length]
 
     def _note_peak(self) -> None:
         self.peak = max(self.peak, self.bytes)

@@ -15,6 +15,7 @@ from torch import Tensor
 from covey.sample.arrangement import Arrangement, PromptSegment, Segment
 from covey.sample.attention import over_completion, over_prompt
 from covey.sample.cache import Cache
+from covey.sample.pools import Pool
 from covey.sample.weights import Layer, Norm, Weights
 
 
@@ -34,16 +35,15 @@ class Step:
 
 
 class Llama:
-    """Computes with weights and a cache.
+    """Computes with weights.
 
     Args:
         weights: of the policy.
-        cache: keys and values; written to.
         longest: positions that may occur.
     """
 
-    def __init__(self, weights: Weights, cache: Cache, longest: int) -> None:
-        self.weights, self.cache = weights, cache
+    def __init__(self, weights: Weights, longest: int) -> None:
+        self.weights, self.longest = weights, longest
         self.turns = weights.rotations(longest)
         shape = weights.shape
         # Queries are scaled as they are turned.
@@ -153,10 +153,11 @@ class Llama:
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 
-    def prefill(self, prompts: Sequence[tuple[int, Sequence[int]]], chunk: int) -> Tensor:
+    def prefill(self, cache: Cache, prompts: Sequence[tuple[int, Sequence[int]]], chunk: int) -> Tensor:
         """Read prompts into the cache; states at their last tokens, shape (prompts, hidden).
 
         Args:
+            cache: has room for the prompts.
             prompts: numbers in the cache, and ids.
             chunk: tokens that go through the layers together; a longer prompt goes in parts.
         """
@@ -164,14 +165,14 @@ class Llama:
         for parts in chunks([(number, len(ids)) for number, ids in prompts], chunk):
             ids_of = dict(prompts)
             ids = [i for part in parts for i in ids_of[part.prompt][part.start : part.stop]]
-            states = self._read_chunk(parts, torch.tensor(ids, device=self.weights.device))
+            states = self._read_chunk(cache, parts, torch.tensor(ids, device=self.weights.device))
             end = 0
             for part in parts:
                 end += part.stop - part.start
                 last[part.prompt] = states[end - 1]
         return torch.stack([last[number] for number, _ in prompts])
 
-    def _read_chunk(self, parts: Sequence[Part], ids: Tensor) -> Tensor:
+    def _read_chunk(self, cache: Cache, parts: Sequence[Part], ids: Tensor) -> Tensor:
         positions = torch.cat([torch.arange(p.start, p.stop, device=ids.device) for p in parts])
         states, turns = self._embedded(ids), self._turns(positions)
         batches = _batches(parts)
@@ -179,16 +180,24 @@ class Llama:
             queries, keys, values = self._heads(layer, states, turns)
             attended = torch.empty_like(queries)
             for batch in batches:
-                self._attend_causally(number, batch, queries, keys, values, attended)
+                pool = cache.prompt_pool[batch.prompts[0]]
+                self._attend_causally(pool, number, batch, queries, keys, values, attended)
             states += layer.attention_out(attended)
             states += self._mlp(layer, states)
         return states
 
     def _attend_causally(
-        self, number: int, batch: Batch, queries: Tensor, keys: Tensor, values: Tensor, out: Tensor
+        self,
+        pool: Pool,
+        number: int,
+        batch: SideBySide,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        out: Tensor,
     ) -> None:
         """Parts of equal length: write keys and values, and attend to the prompt so far."""
-        shape, pool = self.weights.shape, self.cache.prompt_pool[batch.prompts[0]]
+        shape = self.weights.shape
         slots = torch.tensor([pool.slots[p] for p in batch.prompts], device=queries.device)
         tokens = slice(batch.first, batch.first + len(batch.prompts) * (batch.stop - batch.start))
         per_part = (len(batch.prompts), batch.stop - batch.start)
@@ -262,7 +271,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SideBySide:
     """Parts of prompts that start and stop at the same tokens, side by side in a chunk."""
 
     prompts: list[int]
@@ -294,14 +303,14 @@ def chunks(lengths: Sequence[tuple[int, int]], size: int) -> list[list[Part]]:
     return [parts for parts in result if parts]
 
 
-def _batches(parts: Sequence[Part]) -> list[Batch]:
-    batches: list[Batch] = []
+def _batches(parts: Sequence[Part]) -> list[SideBySide]:
+    batches: list[SideBySide] = []
     first = 0
     for part in parts:
         if batches and (batches[-1].start, batches[-1].stop) == (part.start, part.stop):
             batches[-1].prompts.append(part.prompt)
         else:
-            batches.append(Batch([part.prompt], first, part.start, part.stop))
+            batches.append(SideBySide([part.prompt], first, part.start, part.stop))
         first += part.stop - part.start
     return batches
 

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -20,16 +21,21 @@ from covey.causal import innermost
 from covey.errors import CoveyWarning, EngineError
 from covey.groups import Group, Prompt
 from covey.sample import selfcheck
+from covey.sample.batch import coarse
 from covey.sample.drafts import Memory
 from covey.sample.family import why_not
-from covey.sample.fast import Limits, sample_fast
+from covey.sample.fast import Limits, layout_of, sample_fast
 from covey.sample.general import sample_generally
+from covey.sample.graphs import Graphs
 from covey.sample.memory import cache_budget
 from covey.sample.settings import Sampling
-from covey.sample.stops import Decode
-from covey.sample.weights import Weights, weights_of
+from covey.sample.stops import INTERVAL, Decode
+from covey.sample.weights import Weights, refill, weights_of
 
 Path = Literal["auto", "fast", "general"]
+
+GRAPHED = ("cuda",)
+"""Kinds of devices on which steps are captured as graphs."""
 
 
 class NativeEngine:
@@ -44,9 +50,9 @@ class NativeEngine:
         memory: bytes that the cache may take; by default a part of what is free when sampling starts.
         max_sequences: sequences that are decoded together at most.
         prefill_tokens: tokens of prompts that are read at once.
-        shares_prompts: store a prompt once for all of its completions; by default on a CPU.
+        shares_prompts: store a prompt once for all of its completions; by default on a CPU, for groups of several.
         drafts: guess tokens from siblings and from earlier calls where few sequences are left (see
-            `covey.sample.drafts`); what is said does not change. By default on a CPU.
+            `covey.sample.drafts`); what is said does not change. By default for greedy decoding on a CPU, where it pays.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.
         checks: check the books of cache and scheduler after every step; for tests.
@@ -77,6 +83,8 @@ class NativeEngine:
         """What was said in earlier calls."""
         self.policy: nn.Module | None = None
         self.weights: Weights | None = None
+        self.graphs: Graphs | None = None
+        self._is_stale = True
         self.reason: str | None = None
         """Why the policy takes the general path; None: it takes the fast one, or none is known yet."""
         self._checked: Any = None
@@ -84,12 +92,13 @@ class NativeEngine:
 
     def load(self, policy: nn.Module) -> None:
         """Use the policy's weights as they are now. They are read when sampling starts."""
-        self.policy = policy
-        self.release()
+        if self.policy is not policy or self.graphs is None:
+            self.release()
+        self.policy, self._is_stale = policy, True
 
     def release(self) -> None:
         """Give back the memory of the engine's own copy of the weights; it is made again when it is needed."""
-        self.weights = None
+        self.weights = self.graphs = None
 
     def generate(self, prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> Iterator[Group]:
         if self.policy is None:
@@ -110,28 +119,54 @@ class NativeEngine:
             group_size,
             settings,
             self.decode,
-            self._limits(device).memory,
+            self._budget(device),
             self.max_sequences,
         )
 
     def _sample_fast(
         self, weights: Weights, prompts: Sequence[Prompt], group_size: int, settings: Sampling
     ) -> Iterator[Group]:
-        limits = self._limits(weights.device)
-        for group in sample_fast(weights, prompts, group_size, settings, self.decode, limits, self.texts):
+        limits = self._limits(weights.device, group_size, settings)
+        graphs = None
+        if weights.device.type in GRAPHED and not limits.shares_prompts and not limits.drafts:
+            longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
+            graphs = self._graphs_for(weights, len(prompts) * group_size, longest, limits)
+            limits = replace(limits, max_sequences=min(limits.max_sequences, graphs.slots))
+        groups = sample_fast(weights, prompts, group_size, settings, self.decode, limits, self.texts, graphs)
+        for group in groups:
             if limits.drafts:
                 self.texts.add(group)
             yield group
 
-    def _limits(self, device: torch.device) -> Limits:
+    def _limits(self, device: torch.device, group_size: int, settings: Sampling) -> Limits:
+        on_cpu = device.type == "cpu"
+        drafts = on_cpu and settings.greedy if self.drafts is None else self.drafts
         return Limits(
-            memory=cache_budget(device) if self.memory is None else self.memory,
+            memory=self._budget(device),
             max_sequences=self.max_sequences,
             prefill_tokens=self.prefill_tokens,
-            shares_prompts=self.shares_prompts,
-            drafts=device.type == "cpu" if self.drafts is None else self.drafts,
+            shares_prompts=on_cpu and group_size > 1 if self.shares_prompts is None else self.shares_prompts,
+            drafts=drafts,
+            interval=1 if on_cpu or drafts else INTERVAL,
             checks=self.checks,
         )
+
+    def _budget(self, device: torch.device) -> int:
+        if self.memory is not None:
+            return self.memory
+        held = 0 if self.graphs is None else self.graphs.pool.bytes
+        return cache_budget(device) + held
+
+    @torch.inference_mode()
+    def _graphs_for(self, weights: Weights, rows: int, longest: int, limits: Limits) -> Graphs:
+        """Graphs and slots for so many texts; those of the last call, where they hold them."""
+        layout, capacity = layout_of(weights), coarse(longest)
+        fitting = limits.memory // (capacity * layout.bytes_per_token)
+        slots = max(1, min(rows, limits.max_sequences, fitting))
+        if self.graphs is None or not self.graphs.holds(slots, capacity):
+            self.graphs = None  # before the new ones take their memory
+            self.graphs = Graphs(weights, layout, slots, capacity)
+        return self.graphs
 
     # --- which path ---------------------------------------------------------------------------------------------------
 
@@ -139,8 +174,9 @@ class NativeEngine:
         """What the fast path computes with; None: the policy takes the general path."""
         if self.path == "general" or (self.weights is None and not self._is_fast(policy)):
             return None
-        if self.weights is None:
+        if self.weights is None or self._is_stale:
             self.weights = self._read(policy)
+            self._is_stale = False
         if self._checked is None or self._checked() is not policy:
             self._check(policy, self.weights)
         if self.reason is not None:
@@ -197,6 +233,9 @@ class NativeEngine:
         if in_place is None:
             embedding = _embedding(policy)
             in_place = embedding.device.type != "cpu" and embedding.dtype == dtype
+        if self.weights is not None and refill(self.weights, policy, in_place):
+            return self.weights
+        self.release()
         return weights_of(policy, dtype, in_place)
 
     def _dtype(self, policy: nn.Module) -> torch.dtype:

@@ -43,6 +43,8 @@ class Pool:
 
     def __init__(self, layout: Layout, capacity: int, keys_transposed: bool) -> None:
         self.layout, self.capacity, self.keys_transposed = layout, capacity, keys_transposed
+        self.is_fixed = False
+        """Whether its tensors must stay where they are."""
         self.owners: list[int | None] = []
         self.slots: dict[int, int] = {}
         """Owner → slot."""
@@ -120,15 +122,21 @@ class Pool:
         for tensor in (*self.keys, *self.values):
             tensor[target] = tensor[source]
 
+    def fix(self, number: int) -> None:
+        """Have so many slots from now on, at addresses that do not change."""
+        self._resize(number)
+        self.is_fixed = True
+
     def grow(self, capacity: int) -> None:
         """Make every slot longer."""
-        assert capacity >= self.capacity, (capacity, self.capacity)
+        assert capacity >= self.capacity and not self.is_fixed, (capacity, self.capacity)
         self.capacity = capacity
         self._rebuild(len(self.owners))
 
     def _resize(self, number: int) -> None:
-        if number == len(self.owners):
+        if number == len(self.owners) or (self.is_fixed and number < len(self.owners)):
             return
+        assert not self.is_fixed, "a pool whose tensors are in use elsewhere must hold what is claimed"
         assert all(owner is None for owner in self.owners[number:]), "slots in use would be lost"
         self.owners = (self.owners + [None] * number)[:number]
         self._rebuild(number)

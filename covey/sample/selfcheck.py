@@ -62,9 +62,9 @@ def _fast(weights: Weights, ids: list[int], shares_prompts: bool) -> Tensor:
     layout = Layout(shape.layers, shape.kv_heads, shape.head_dim, weights.dtype, device)
     cache = Cache(layout, 1 << 40, shares_prompts, keys_transposed=device.type == "cpu")
     prefilled = _prefilled(ids)
-    model = Llama(weights, cache, len(ids))
+    model = Llama(weights, len(ids))
     cache.add_prompts({0: prefilled})
-    states = [model.prefill([(0, ids[:prefilled])], max(1, prefilled // 2))[0]]
+    states = [model.prefill(cache, [(0, ids[:prefilled])], max(1, prefilled // 2))[0]]
     cache.add_completions({0: 0, 1: 0})
     arrangement = arrange(cache, {0: 0, 1: 0}, spare=2, queries_per_key=shape.queries_per_key)
     for position in range(prefilled, len(ids)):

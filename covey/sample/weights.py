@@ -7,8 +7,9 @@ have that dtype, and only layers with an adapter are copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from covey.causal import innermost
 from covey.sample.effective import effective
 from covey.sample.family import Shape, shape_of
-from covey.sample.projections import Projection, SideBySide, projection
+from covey.sample.projections import Plain, Projection, SideBySide, projection
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Weights:
     head: Projection
     rotary: Any
     """The policy's module that knows the angle of each position."""
+    vocab: int
+    """Number of logits."""
 
     def rotations(self, length: int) -> Tensor:
         """Unit complex numbers of positions 0 to length - 1, shape (length, head_dim / 2)."""
@@ -90,7 +93,59 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         norm=build.norm(model.norm),
         head=build.single(inner.lm_head),
         rotary=model.rotary_emb,
+        vocab=effective(inner.lm_head)[0].shape[0],
     )
+
+
+def refill(weights: Weights, policy: nn.Module, in_place: bool) -> bool:
+    """Put the policy's weights of now where those of before are, so that captured graphs read them.
+
+    Returns:
+        False where that cannot be: the policy's own tensors are elsewhere now, or have other shapes.
+    """
+    inner: Any = innermost(policy)
+    if shape_of(policy) != weights.shape:
+        return False
+    build = _Builder(weights.shape, weights.dtype, weights.has_pairs, may_pack=False)
+    pairs: Iterator[tuple[Any, Any]] = (
+        (old, build.layer(layer))
+        for old, layer in zip(weights.layers, inner.model.layers[: weights.shape.layers], strict=True)
+    )
+    rest = [
+        (weights.norm, build.norm(inner.model.norm)),
+        (weights.head, build.single(inner.lm_head)),
+        (weights.embedding, effective(inner.model.embed_tokens)[0]),
+    ]
+    return all(_copied(old, new, in_place) for old, new in chain(pairs, rest))
+
+
+def _copied(old: Any, new: Any, in_place: bool) -> bool:
+    """Copy what has moved; the policy's own memory is never written to."""
+    for target, source in zip(_tensors(old), _tensors(new), strict=True):
+        if target.data_ptr() == source.data_ptr():
+            continue
+        if in_place or target.shape != source.shape:
+            return False
+        target.copy_(source)
+    return True
+
+
+def _tensors(part: Any) -> Iterator[Tensor]:
+    """All tensors of a part of the weights, in a fixed order."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, Plain):
+        yield from (t for t in (part.weight, part.bias) if t is not None)
+    elif isinstance(part, SideBySide):
+        for projection_ in part.parts:
+            yield from _tensors(projection_)
+    elif isinstance(part, Norm):
+        yield part.weight
+    elif isinstance(part, Layer):
+        for field in fields(part):
+            yield from _tensors(getattr(part, field.name))
+    else:
+        assert part is None, f"{type(part).__name__} cannot be filled again"
 
 
 class _Builder:
