@@ -15,14 +15,28 @@ from typing import Any, TypeVar
 
 from transformers import TrainingArguments
 
+from covey.effects import without_effect
 from covey.errors import ConfigError, CoveyWarning
 from covey.hardware import computes_bf16, has_accelerator, has_cuda, has_package, use_instead
+from covey.loss_types import LOSS_TYPES
 
 C = TypeVar("C", bound=type)
 
-LOSS_TYPES = ("grpo", "dr_grpo", "dapo", "bnpo")
 SCALES = ("group", "batch", "none")
 AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
+ESTIMATORS = ("grpo", "rloo", "leave_one_out", "reinforce_pp", "maxrl", "opo", "pass_at_k")
+LEVELS = ("token", "sequence", "sequence_token")
+CORRECTION_MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+TRUNCATED_COUNTS = ("sequences", "tokens_and_sequences", "none")
+
+ALIASES = {
+    "vllm_importance_sampling_correction": "importance_sampling_correction",
+    "vllm_importance_sampling_mode": "importance_sampling_mode",
+    "vllm_importance_sampling_cap": "importance_sampling_cap",
+    "vllm_importance_sampling_clip_max": "importance_sampling_cap",
+    "vllm_importance_sampling_clip_min": "importance_sampling_floor",
+}
+"""TRL's names of settings that have another name here."""
 
 
 class UnknownSettingError(ConfigError, TypeError):
@@ -121,19 +135,34 @@ class GRPOConfig(TrainingArguments):
     keep_special_tokens: bool = _help(
         False, "Rewards see special tokens other than end and padding in the text."
     )
+    eval_generation_kwargs: dict[str, Any] | str | None = _help(
+        None,
+        "Sampling options of evaluation that differ from training: temperature, top_p, top_k, min_p, do_sample=False, ...",
+    )
     use_vllm: bool = _help(False, "Not available yet: the native engine samples instead, with a warning.")
 
     # --- score
     reward_weights: list[float] | None = _help(None, "One weight per reward. Default: 1 each.")
+    advantage_estimator: str = _help(
+        "grpo", f"What a completion is measured against: {', '.join(ESTIMATORS)}."
+    )
     multi_objective_aggregation: str = _help(
         "sum_then_normalize", "Sum the rewards, then normalise; or 'normalize_then_sum' (GDPO)."
     )
     scale_rewards: str | bool = _help(
         "group", "Divide advantages by the deviation of the 'group', of the 'batch', or by nothing ('none')."
     )
+    truncated_reward: float | None = _help(
+        None,
+        "Reward of completions that hit the length limit, in place of what they earned. Default: what they earned.",
+    )
+    truncated_in_baseline: bool = _help(
+        True,
+        "Completions that hit the length limit count in mean and spread of their group; else they get advantage 0.",
+    )
 
     # --- update
-    loss_type: str = _help("dapo", f"How token losses are summed up: {', '.join(LOSS_TYPES)}.")
+    loss_type: str = _help("dapo", f"The loss, and how it is summed up: {', '.join(LOSS_TYPES)}.")
     epsilon: float = _help(
         0.2, "Ratios below 1 - epsilon are clipped; above 1 + epsilon too, unless epsilon_high is set."
     )
@@ -141,13 +170,68 @@ class GRPOConfig(TrainingArguments):
     delta: float | None = _help(
         None, "Ratios of tokens with negative advantage are capped here (two-sided clipping)."
     )
+    importance_sampling_level: str = _help(
+        "token", "Ratio of the 'token', of the 'sequence' (GSPO), or 'sequence_token' (GSPO-token)."
+    )
+    cispo_bound: str = _help(
+        "absolute",
+        "With cispo, weights are capped at epsilon_high ('absolute') or 1 + epsilon_high ('relative').",
+    )
+    sapo_temperature_pos: float = _help(1.0, "Temperature of SAPO's gate for positive advantages.")
+    sapo_temperature_neg: float = _help(1.05, "Temperature of SAPO's gate for all others.")
+    vespo_k_pos: float = _help(2.0, "k of VESPO's weight for positive advantages.")
+    vespo_lambda_pos: float = _help(3.0, "λ of VESPO's weight for positive advantages.")
+    vespo_k_neg: float = _help(3.0, "k of VESPO's weight for negative advantages.")
+    vespo_lambda_neg: float = _help(2.0, "λ of VESPO's weight for negative advantages.")
+    dppo_kl_coef: float = _help(1e-3, "Weight of (l - b)² in DPPO.")
+    covariance_share: float = _help(2e-4, "Share of the tokens that clip_cov and kl_cov act on.")
+    covariance_low: float = _help(1.0, "clip_cov acts on covariances of at least this.")
+    covariance_high: float = _help(5.0, "clip_cov acts on covariances of at most this.")
+    kl_cov_coef: float = _help(1.0, "Weight of kl_cov's penalty.")
     beta: float = _help(0.0, "Weight of the KL divergence to the reference; 0: no reference is kept.")
+    kl_in_reward: bool = _help(False, "Take the divergence off the reward instead of adding it to the loss.")
+    kl_estimator: str | None = _help(
+        None,
+        "'k1', 'k2' or 'k3'. Default: k3 in the loss, k1 in the reward; there their gradients are unbiased.",
+    )
     use_bias_correction_kl: bool = _help(
         True, "Weigh the KL estimate by the ratio, so that its gradient is unbiased."
+    )
+    entropy_coef: float = _help(
+        0.0, "Weight of the entropy bonus; with use_adaptive_entropy, where it starts."
+    )
+    use_adaptive_entropy: bool = _help(False, "Move the weight of the entropy bonus towards entropy_target.")
+    entropy_target: float = _help(0.2, "Entropy, in nats per token, at or below which the bonus is given.")
+    entropy_coef_delta: float = _help(0.005, "How far the weight moves in a step.")
+    entropy_coef_min: float = _help(0.0, "Least weight.")
+    entropy_coef_max: float = _help(1.0, "Largest weight.")
+    top_entropy_quantile: float = _help(
+        1.0, "Only this share of the tokens, those of highest entropy, has a policy loss; 1: all."
+    )
+    importance_sampling_correction: bool = _help(
+        True, "Weigh tokens for what the sampler computed differently. Exactly 1 where it did not."
+    )
+    importance_sampling_mode: str = _help("token_truncate", f"How: {', '.join(CORRECTION_MODES)}.")
+    importance_sampling_cap: float | None = _help(2.0, "Largest weight; None: no limit.")
+    importance_sampling_floor: float | None = _help(None, "Least weight; None: no limit.")
+    vllm_importance_sampling_correction: bool | None = _help(
+        None, "The same as importance_sampling_correction."
+    )
+    vllm_importance_sampling_mode: str | None = _help(None, "The same as importance_sampling_mode.")
+    vllm_importance_sampling_cap: float | None = _help(None, "The same as importance_sampling_cap.")
+    vllm_importance_sampling_clip_max: float | None = _help(None, "The same as importance_sampling_cap.")
+    vllm_importance_sampling_clip_min: float | None = _help(None, "The same as importance_sampling_floor.")
+    off_policy_mask_threshold: float | None = _help(
+        None,
+        "Completions with negative advantage that drifted further than this, in nats per token, are left out.",
     )
     num_iterations: int = _help(1, "Passes over each sampled batch.")
     mask_truncated_completions: bool = _help(
         False, "Completions that hit the length limit do not enter the loss."
+    )
+    truncated_in_denominator: str = _help(
+        "sequences",
+        "Masked completions count in the denominators as 'sequences', as 'tokens_and_sequences', or not ('none').",
     )
     sync_ref_model: bool = _help(False, "Move the reference towards the policy from time to time.")
     ref_model_mixup_alpha: float = _help(0.6, "Share of the policy in the new reference.")
@@ -157,6 +241,16 @@ class GRPOConfig(TrainingArguments):
     )
 
     # --- record
+    record: bool = _help(
+        True, "Leave a record of the run in output_dir/record: settings, steps, groups, events."
+    )
+    record_completions: str | float = _help(
+        "all", "Whose texts are recorded: 'all', 'none', or a share of the groups between 0 and 1."
+    )
+    task_column: str = _help("task", "Column that names the task of a row; metrics are kept for each.")
+    display: str = _help(
+        "auto", "'live' draws in the terminal, 'plain' prints lines; 'auto': live on a terminal."
+    )
     log_completions: bool = _help(False, "Write every completion to completions.jsonl in output_dir.")
     num_completions_to_print: int | None = _help(
         None, "Print so many completions at each log. Default: none."
@@ -169,14 +263,22 @@ class GRPOConfig(TrainingArguments):
         if self.load_best_model_at_end and self.metric_for_best_model is None:
             self.metric_for_best_model = "reward"
         super().__post_init__()
+        self._read_aliases()
         self._check_sample()
         self._check_score()
         self._check_update()
+        self._check_weights_of_terms()
+        self._check_sampler_correction()
         self._check_no_effect()
 
     def _read_dicts(self) -> None:
         """Dictionaries may come as JSON, from a command line."""
-        for name in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
+        for name in (
+            "model_init_kwargs",
+            "generation_kwargs",
+            "eval_generation_kwargs",
+            "chat_template_kwargs",
+        ):
             value = getattr(self, name)
             if isinstance(value, str):
                 try:
@@ -185,6 +287,18 @@ class GRPOConfig(TrainingArguments):
                     raise ConfigError(
                         f"{name} is not a JSON object: {error}. It came as {value[:80]!r}."
                     ) from error
+
+    def _read_aliases(self) -> None:
+        defaults = _defaults(type(self))
+        for alias, name in ALIASES.items():
+            value = getattr(self, alias)
+            if value is None:
+                continue
+            if getattr(self, name) not in (defaults[name], value):
+                raise ConfigError(
+                    f"{alias}={value!r} and {name}={getattr(self, name)!r} are the same setting. Give one of them."
+                )
+            setattr(self, name, value)
 
     def _resolve_checkpointing(self) -> None:
         """transformers 5.24 calls it activation checkpointing; both names work here, and nothing warns."""
@@ -222,6 +336,7 @@ class GRPOConfig(TrainingArguments):
         if self.max_prompt_length is not None:
             _at_least("max_prompt_length", self.max_prompt_length, 1)
         _at_least("max_completion_length", self.max_completion_length, 1)
+        _one_of("display", self.display, ("auto", "live", "plain"))
         _one_of("overlong_prompts", self.overlong_prompts, ("truncate", "drop", "error"))
         if not 0.01 <= self.temperature < float("inf"):
             raise ConfigError(
@@ -250,35 +365,60 @@ class GRPOConfig(TrainingArguments):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         _one_of("scale_rewards", self.scale_rewards, SCALES)
         _one_of("multi_objective_aggregation", self.multi_objective_aggregation, AGGREGATIONS)
-        if self.multi_objective_aggregation == "normalize_then_sum" and self.scale_rewards != "group":
-            raise ConfigError(
-                f"scale_rewards={self.scale_rewards!r} has no effect with normalize_then_sum, which normalises each reward "
-                "within its group. Leave scale_rewards at 'group'."
-            )
+        _one_of("advantage_estimator", self.advantage_estimator, ESTIMATORS)
+        _one_of("truncated_in_denominator", self.truncated_in_denominator, TRUNCATED_COUNTS)
 
     def _check_update(self) -> None:
-        _one_of("loss_type", self.loss_type, LOSS_TYPES)
+        _one_of("loss_type", self.loss_type, tuple(LOSS_TYPES))
+        _one_of("cispo_bound", self.cispo_bound, ("absolute", "relative"))
+        _one_of("importance_sampling_level", self.importance_sampling_level, LEVELS)
         for name in ("epsilon", "epsilon_high"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigError(f"{name} is {value}; it is a distance from 1 and must not be negative.")
+            _not_negative(name, getattr(self, name), "a distance from 1")
+        if self.loss_type == "cispo" and self.epsilon_high is None:
+            raise ConfigError(
+                "loss_type='cispo' needs epsilon_high, the bound of the weights. With cispo_bound='absolute' (TRL's "
+                "convention) they are capped at epsilon_high itself, for example 5; with 'relative' (the paper's) at "
+                "1 + epsilon_high."
+            )
         upper = 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
         if self.delta is not None and self.delta <= upper:
             raise ConfigError(
                 f"delta is {self.delta}; it caps ratios beyond the upper clip bound and must be above {upper:g}."
             )
-        if self.beta < 0:
+        for name in ("sapo_temperature_pos", "sapo_temperature_neg"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive.")
+        if self.covariance_low >= self.covariance_high:
             raise ConfigError(
-                f"beta is {self.beta}; it is the weight of a divergence and must not be negative."
+                f"covariance_low is {self.covariance_low} and covariance_high {self.covariance_high}; the first must be "
+                "below the second."
             )
-        if self.sync_ref_model and not self.beta:
-            raise ConfigError(
-                "sync_ref_model=True has no effect with beta=0: no reference is kept. Set beta, or unset it."
-            )
-        _within("ref_model_mixup_alpha", self.ref_model_mixup_alpha, 0.0, 1.0)
-        _at_least("ref_model_sync_steps", self.ref_model_sync_steps, 1)
         _at_least("num_iterations", self.num_iterations, 1)
         _at_least("max_nonfinite_steps", self.max_nonfinite_steps, 1)
+        _within("ref_model_mixup_alpha", self.ref_model_mixup_alpha, 0.0, 1.0)
+        _at_least("ref_model_sync_steps", self.ref_model_sync_steps, 1)
+
+    def _check_weights_of_terms(self) -> None:
+        for name in ("beta", "entropy_coef_min", "entropy_coef_delta", "dppo_kl_coef", "kl_cov_coef"):
+            _not_negative(name, getattr(self, name), "the weight of a term")
+        _one_of("kl_estimator", self.kl_estimator or "k3", ("k1", "k2", "k3"))
+        for name in ("top_entropy_quantile", "covariance_share"):
+            _within(name, getattr(self, name), 0.0, 1.0)
+            if not getattr(self, name):
+                raise ConfigError(f"{name} is 0; it is a share of the tokens, and none would be left.")
+        if self.use_adaptive_entropy:
+            _within("entropy_coef", self.entropy_coef, self.entropy_coef_min, self.entropy_coef_max)
+
+    def _check_sampler_correction(self) -> None:
+        _one_of("importance_sampling_mode", self.importance_sampling_mode, CORRECTION_MODES)
+        cap, floor = self.importance_sampling_cap, self.importance_sampling_floor
+        if (cap is not None and cap < 1) or (floor is not None and not 0 <= floor <= 1):
+            raise ConfigError(
+                f"importance_sampling_cap is {cap} and importance_sampling_floor {floor}; a sampler that agrees with the "
+                "trainer has weight 1, which must lie between the two."
+            )
+        if self.off_policy_mask_threshold is not None:
+            _not_negative("off_policy_mask_threshold", self.off_policy_mask_threshold, "a drift in nats")
 
     def _check_no_effect(self) -> None:
         """Settings of TrainingArguments that GRPO does not use must not look as if they did something."""
@@ -288,6 +428,14 @@ class GRPOConfig(TrainingArguments):
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} has no effect in GRPO: {reason}. Unset it."
                 )
+        message = without_effect(self, _defaults(type(self)) | self._says_what_it_does())
+        if message is not None:
+            raise ConfigError(message)
+
+    def _says_what_it_does(self) -> dict[str, Any]:
+        """LUSPO always takes the ratio of the sequence; TRL's scripts say so."""
+        says_so = self.loss_type == "luspo" and self.importance_sampling_level == "sequence"
+        return {"importance_sampling_level": "sequence"} if says_so else {}
 
 
 _WITHOUT_EFFECT = {
@@ -300,6 +448,15 @@ _WITHOUT_EFFECT = {
     "dataloader_drop_last": "what does not fill a round of sampling is always left out",
     "neftune_noise_alpha": "noise on the embeddings would make ratios and KL meaningless",
 }
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    return {f.name: f.default for f in fields(cls)}
+
+
+def _not_negative(name: str, value: float | None, what: str) -> None:
+    if value is not None and value < 0:
+        raise ConfigError(f"{name} is {value}; it is {what} and must not be negative.")
 
 
 def _at_least(name: str, value: Any, least: int, reason: str = "") -> None:

@@ -6,13 +6,15 @@ Nothing here touches a training state: the engine draws from its own random numb
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from covey.groups import Group, Prompt
+from covey.groups import Prompt, PromptContent, ScoredGroup
 from covey.metrics import Metric, merge
+from covey.runs.statistics import bootstrap_interval, pass_at_k, wilson_interval
 from covey.sample.engine import Engine, in_order
 from covey.sample.settings import Sampling
-from covey.score.scorer import Scorer, completion_metrics, reward_metrics
+from covey.score.scorer import Scorer, completion_metrics
 
 
 def sample_and_score(
@@ -23,22 +25,113 @@ def sample_and_score(
     settings: Sampling,
     completions_per_call: int,
     trainer_state: Any = None,
-) -> tuple[list[Group], dict[str, Metric]]:
+) -> tuple[list[ScoredGroup], dict[str, Metric]]:
     """Every prompt once, `group_size` completions each.
 
     Args:
         completions_per_call: completions that are sampled and scored together; at least one group is.
 
     Returns:
-        The groups in the order of the prompts, and the sums of their metrics.
+        The groups in the order of the prompts, with advantages of 0, and the sums of their metrics.
     """
     size = max(1, completions_per_call // group_size)
-    groups: list[Group] = []
+    groups: list[ScoredGroup] = []
     metrics: dict[str, Metric] = {}
     for first in range(0, len(prompts), size):
         part = prompts[first : first + size]
         sampled = in_order(part, engine.generate(part, group_size, settings))
-        table = scorer.table(sampled, trainer_state)
-        metrics = merge(metrics, table.metrics, reward_metrics(table, sampled), completion_metrics(sampled))
-        groups += sampled
+        scored, noted = scorer.judge(sampled, trainer_state)
+        metrics = merge(metrics, noted, completion_metrics(sampled))
+        groups += scored
     return groups, metrics
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `compute_metrics` is given: every completion of an evaluation, side by side."""
+
+    prompts: list[PromptContent]
+    completions: list[PromptContent]
+    columns: dict[str, list[Any]]
+    """The dataset's other columns, repeated for each completion."""
+    scores: dict[str, list[float | None]]
+    """By reward name; None where it does not apply or failed."""
+    totals: list[float | None]
+    """Weighted sums."""
+    group_ids: list[int]
+    """Equal for completions of the same prompt."""
+
+    @classmethod
+    def of(cls, groups: Sequence[ScoredGroup]) -> Evaluation:
+        each = [(number, s, i) for number, s in enumerate(groups) for i in range(len(s.totals))]
+        contents = [s.group.contents() for s in groups]
+        columns = list(dict.fromkeys(name for s in groups for name in s.group.prompt.columns))
+        names = list(dict.fromkeys(name for s in groups for name in s.scores))
+        return cls(
+            prompts=[s.group.prompt.content for _, s, _ in each],
+            completions=[contents[number][i] for number, _, i in each],
+            columns={c: [s.group.prompt.columns.get(c) for _, s, _ in each] for c in columns},
+            scores={n: [s.scores[n][i].value for _, s, i in each] for n in names},
+            totals=[s.totals[i] for _, s, i in each],
+            group_ids=[number for number, _, _ in each],
+        )
+
+
+def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]:
+    """Intervals over prompts, pass@k, and the same for each task.
+
+    A reward whose values are all 0 or 1 is taken for a verdict, and its mean for an accuracy.
+
+    Returns:
+        `reward/low`, `reward/high` (95 %), `rewards/<name>/low`, `/high`, `/pass@<k>`, and `tasks/<task>/...`.
+    """
+    numbers = _summary(groups)
+    tasks: dict[str, list[ScoredGroup]] = {}
+    for s in groups:
+        task = s.group.prompt.columns.get(task_column)
+        if task is not None:
+            tasks.setdefault(str(task), []).append(s)
+    for task, part in tasks.items():
+        totals = [t for s in part for t in s.totals if t is not None]
+        numbers[f"tasks/{task}/count"] = float(len(totals))
+        if totals:
+            numbers[f"tasks/{task}/reward"] = sum(totals) / len(totals)
+        numbers |= {f"tasks/{task}/{name}": value for name, value in _summary(part).items()}
+    return numbers
+
+
+def _summary(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    numbers = _interval("reward", [[t for t in s.totals if t is not None] for s in groups])
+    for name in dict.fromkeys(name for s in groups for name in s.scores):
+        by_prompt = [[x.value for x in s.scores[name] if x.value is not None] for s in groups]
+        numbers |= _interval(f"rewards/{name}", by_prompt)
+        numbers |= _pass_at(f"rewards/{name}", by_prompt)
+    return numbers
+
+
+def _interval(name: str, by_prompt: Sequence[Sequence[float]]) -> dict[str, float]:
+    """95 % interval of a mean: Wilson's for one verdict per prompt, otherwise a bootstrap over prompts."""
+    kept = [list(values) for values in by_prompt if values]
+    if not kept:
+        return {}
+    if all(len(values) == 1 for values in kept) and _are_verdicts(kept):
+        interval = wilson_interval(sum(v[0] for v in kept), len(kept))
+    else:
+        interval = bootstrap_interval([sum(v) / len(v) for v in kept], [len(v) for v in kept])
+    return {f"{name}/low": interval.low, f"{name}/high": interval.high}
+
+
+def _pass_at(name: str, by_prompt: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Unbiased pass@k for k = 1, 2, 4, ... up to the size of the groups, where the values are verdicts."""
+    kept = [list(values) for values in by_prompt if values]
+    size = min((len(values) for values in kept), default=0)
+    if size < 2 or not _are_verdicts(kept):
+        return {}
+    powers = [2**i for i in range(size.bit_length()) if 2**i <= size]
+    return {
+        f"{name}/pass@{k}": sum(pass_at_k(len(v), int(sum(v)), k) for v in kept) / len(kept) for k in powers
+    }
+
+
+def _are_verdicts(by_prompt: Sequence[Sequence[float]]) -> bool:
+    return all(value in (0.0, 1.0) for values in by_prompt for value in values)

@@ -113,7 +113,7 @@ class Score:
     value: float | None
     status: Status = "value"
     error: str | None = None
-    """What went wrong, when `status` is `failed`."""
+    """What went wrong, when `status` is `failed`, or when the value stands for a fault (a time-out that scores 0)."""
 
     def __post_init__(self) -> None:
         assert (self.value is not None) == (self.status == "value"), (self.value, self.status)

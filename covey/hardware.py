@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import resource
+import sys
 import warnings
+from typing import Any
 
 from covey.errors import ConfigError, CoveyWarning
 
@@ -70,6 +73,16 @@ def _capabilities() -> dict[str, bool]:
         return {
             flag: True for line in file if line.startswith(("flags", "Features")) for flag in line.split()
         }
+
+
+def peak_memory_mb(device: Any) -> float:
+    """Most memory held so far: of the GPU where there is one, of the process otherwise. In MiB."""
+    import torch
+
+    if getattr(device, "type", "cpu") == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB on Linux
 
 
 def has_package(name: str) -> bool:

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from covey.config import ModelConfig
 from covey.errors import LoadingError
 from covey.hardware import has_cuda, has_package, use_instead
+from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
-from covey.rewards.reward import Reward, as_rewards
 
 FLASH = ("flash_attention_2", "flash_attention_3")
 
@@ -118,7 +118,7 @@ def model_name(model: str | nn.Module | ModelConfig) -> str:
     return str(getattr(config, "_name_or_path", "") or "")
 
 
-def load_rewards(functions: Any, processing_classes: Any = None, device: Any = None) -> list[Reward]:
+def load_rewards(functions: Any, processing_classes: Any = None, device: Any = None) -> Mixture:
     """Rewards as given: functions as they are, names and modules as reward models with their own tokenizer.
 
     Args:

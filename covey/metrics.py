@@ -150,12 +150,14 @@ class Ledger:
     """Collects metrics between two logged steps, and remembers every name it has seen.
 
     A name without a measurement since the last log keeps its last number (0 before the first), so that a curve has no
-    holes and no NaN; the counts that stand beside the reward means say how many samples a number rests on.
+    holes and no NaN; a sum of nothing is 0. The counts that stand beside the reward means say how many samples a number
+    rests on.
     """
 
     def __init__(self) -> None:
         self._pending: dict[str, Metric] = {}
         self._last: dict[str, float] = {}
+        self._sums: set[str] = set()
 
     def add(self, metrics: Metrics) -> None:
         self._pending = merge(self._pending, metrics)
@@ -167,7 +169,10 @@ class Ledger:
 
     def reduce(self, parts: Iterable[Metrics]) -> dict[str, float]:
         """Numbers of the drained parts of all ranks, with a value for every name ever seen."""
-        for name, metric in merge(*parts).items():
+        merged = merge(*parts)
+        self._sums |= {name for name, metric in merged.items() if isinstance(metric, Total)}
+        self._last |= dict.fromkeys(self._sums, 0.0)
+        for name, metric in merged.items():
             value = metric.value
             if value is not None and math.isfinite(value):
                 self._last[name] = float(value)
@@ -178,9 +183,9 @@ class Ledger:
     def state(self) -> dict[str, Any]:
         """What `restore` needs so that a resumed run logs the same numbers; JSON holds it."""
         pending = {name: [type(m).__name__, *astuple(m)] for name, m in self._pending.items()}  # type: ignore[call-overload]
-        return {"last": dict(self._last), "pending": pending}
+        return {"last": dict(self._last), "sums": sorted(self._sums), "pending": pending}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         kinds = {kind.__name__: kind for kind in (Mean, Total, Spread, Largest, Smallest)}
-        self._last = dict(state["last"])
+        self._last, self._sums = dict(state["last"]), set(state["sums"])
         self._pending = {name: kinds[kind](*values) for name, (kind, *values) in state["pending"].items()}

@@ -9,10 +9,10 @@ The Trainer owns the loop, so callbacks, schedulers, optimizers, loggers and che
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,41 +20,40 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from covey import loading
+from covey import loading, setup
 from covey.causal import context_length
 from covey.checkpoint import load_state, save_state
 from covey.config import GRPOConfig
-from covey.errors import ConfigError, CoveyWarning, DatasetError, DivergedError, RewardError
-from covey.evaluation import sample_and_score
+from covey.errors import DatasetError
+from covey.evaluation import Evaluation, sample_and_score, summary
 from covey.groups import Group, Prompt, ScoredGroup
-from covey.metrics import Ledger, Mean, Metric, Total, merge
-from covey.plan import Plan, make_plan, warn_if_cycled
-from covey.rewards.batch import RESERVED
-from covey.rewards.reward import Reward
-from covey.runs.completions import CompletionLog
+from covey.guard import Guard
+from covey.hardware import peak_memory_mb
+from covey.metrics import Largest, Ledger, Mean, Metric, Total, merge
+from covey.plan import warn_if_cycled
+from covey.recording import Recording, resolved_display
+from covey.rewards.mixture import Mixture
+from covey.runs.environment import dataset_facts
 from covey.sample.chat import decode_text, stop_ids
-from covey.sample.engine import in_order
-from covey.sample.loader import (
-    WindowSampler,
-    WindowStream,
-    column_names,
-    is_map_style,
-    map_loader,
-    stream_loader,
-)
+from covey.sample.engine import Engine, in_order
+from covey.sample.loader import WindowSampler, WindowStream, map_loader, stream_loader
 from covey.sample.native import NativeEngine
-from covey.sample.prompts import Overlong, PromptReader, seed_keys
-from covey.sample.settings import GenerationOptions, Sampling, generation_options
-from covey.score.advantages import Scale, estimator
-from covey.score.scorer import Scorer, completion_metrics
+from covey.sample.prompts import seed_keys
+from covey.score.advantages import Scale
+from covey.score.estimators import estimator
+from covey.score.scorer import Scorer, completion_metrics, no_task_metrics, task_metrics
+from covey.score.shaping import Shaping
 from covey.score.signals import Signals
+from covey.update import build
 from covey.update.assemble import assemble
-from covey.update.batch import MicroBatch, samples_of
-from covey.update.forward import token_logprobs
-from covey.update.objective import Clip, masked_mean, objective
+from covey.update.batch import MicroBatch, Sample, micro_batch, samples_of
+from covey.update.forward import Forward
+from covey.update.kl import completion_divergences, k3
+from covey.update.objective import Objective
 from covey.update.reference import Reference
+from covey.update.terms import Loss, loss_terms
 from covey.update.window import Window
 
 T = TypeVar("T")
@@ -63,11 +62,6 @@ TRAINING, EVALUATION = 0, 1
 """First part of the step that random numbers depend on: evaluation has numbers of its own."""
 
 PHASES = ("sample", "score", "update")
-
-LOSS_STARTS_AT_ZERO = (
-    "The loss starts near 0, and that is right: before the first update every ratio is 1 and the advantages of a group "
-    "add up to 0. Look at `reward` and `grad_norm`."
-)
 
 
 class GRPOTrainer(Trainer):
@@ -88,6 +82,10 @@ class GRPOTrainer(Trainer):
         peft_config: train this adapter instead of all weights.
         model_init_kwargs: arguments for from_pretrained, when the model is given by name.
         quantization_config: quantises the frozen weights of a model given by name.
+        compute_metrics: `f(covey.evaluation.Evaluation)` → numbers by name, after each evaluation. A metric that is not the
+            reward tells whether the policy got better or found a hole.
+        loss: a loss of your own, in place of the one that `args.loss_type` names: a function of
+            `covey.update.terms.LossTerms` that returns one loss per token. `args.loss_type` says how they are summed.
 
     Overridden hooks of `transformers.Trainer`: `get_train_dataloader` (rows of a window), `get_batch_samples`,
     `compute_loss`, `evaluate` (samples and scores; no loss), `log` (adds the metrics of the steps), and those that save,
@@ -118,17 +116,20 @@ class GRPOTrainer(Trainer):
         peft_config: Any = None,
         model_init_kwargs: dict[str, Any] | None = None,
         quantization_config: Any = None,
+        compute_metrics: Callable[[Evaluation], Mapping[str, float]] | None = None,
+        loss: Loss | None = None,
     ) -> None:
-        args = args or GRPOConfig(output_dir=f"{Path(loading.model_name(model)).name or 'model'}-GRPO")
+        name = loading.model_name(model)
+        args = args or GRPOConfig(output_dir=f"{Path(name).name or 'model'}-GRPO")
+        if loss is not None:
+            build.check_own_loss(vars(args), {f.name: f.default for f in fields(args)})
         rewards = loading.load_rewards(reward_funcs, reward_processing_classes, args.device)
-        weights = _weights(rewards, args.reward_weights)
-        _check_columns(rewards, train_dataset, "train_dataset")
-        for name, dataset in _named_datasets(eval_dataset):
-            _check_columns(rewards, dataset, name)
+        weights = setup.reward_weights(rewards, args.reward_weights)
+        setup.check_columns(rewards, train_dataset, eval_dataset)
         tokenizer = loading.load_tokenizer(processing_class, model, args.trust_remote_code)
         policy = loading.load_policy(
             model,
-            _one_source(model_init_kwargs, args.model_init_kwargs),
+            setup.one_source(model_init_kwargs, args.model_init_kwargs),
             trust_remote_code=args.trust_remote_code,
             quantization_config=quantization_config,
             strict_hardware=args.strict_hardware,
@@ -137,20 +138,13 @@ class GRPOTrainer(Trainer):
         policy = loading.with_adapter(policy, peft_config, args.seed)
         if args.disable_dropout:
             loading.switch_off_dropout(policy)
-
-        options = generation_options(_dict(args.generation_kwargs), vars(args))
-        ending = stop_ids(tokenizer, loading.generation_config(policy), options.eos_token_id)
-        self.sampling = _sampling(args, options, ending, tokenizer)
-        self.reader = PromptReader(
-            tokenizer,
-            _dict(args.chat_template_kwargs),
-            args.max_prompt_length,
-            cast(Overlong, args.overlong_prompts),
-            context_length(policy),
-            args.max_completion_length,
-        )
-        self.kept_rows = _kept_rows(train_dataset, self.reader)
-        self.plan = _plan(args, self.kept_rows, train_dataset is not None)
+        more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id", ())
+        ending = stop_ids(tokenizer, loading.generation_config(policy), more_ends)
+        self.sampling = setup.sampling(args, ending, tokenizer.pad_token_id)
+        self.eval_sampling = setup.eval_sampling(args, self.sampling)
+        self.reader = setup.prompt_reader(args, tokenizer, context_length(policy))
+        self.kept_rows = setup.kept_rows(train_dataset, self.reader)
+        self.plan = setup.training_plan(args, self.kept_rows, train_dataset is not None)
         warn_if_cycled(self.plan)
         args.gradient_accumulation_steps = self.plan.accumulation
 
@@ -166,26 +160,59 @@ class GRPOTrainer(Trainer):
         )
         # Some releases know no `loss_is_scaled_for_ga`; there this stops the division by the accumulation.
         self.model_accepts_loss_kwargs = True
-        _let_gradients_through(policy)
+        self.compute_metrics = compute_metrics  # type: ignore[assignment]
+        setup.let_gradients_through(policy)
+        self._make_sampler(ending)
+        self._make_scorer(rewards, weights)
+        self._make_update(policy, loss)
+        self._make_records(weights, name)
+
+    def _make_sampler(self, ending: Sequence[int]) -> None:
+        tokenizer, keep = self.processing_class, self.args.keep_special_tokens
         unsaid = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
-        self.engine = NativeEngine(
-            lambda ids: decode_text(tokenizer, ids, unsaid, args.keep_special_tokens),
-            self.accelerator.autocast,
+        self.engine: Engine = NativeEngine(
+            lambda ids: decode_text(tokenizer, ids, unsaid, keep), self.accelerator.autocast
         )
+
+    def _make_scorer(self, rewards: Mixture, weights: Mapping[str, float]) -> None:
+        args = self.args
         estimate = estimator(
-            args.multi_objective_aggregation, cast(Scale, args.scale_rewards), list(weights.values())
+            args.advantage_estimator,
+            args.multi_objective_aggregation,
+            cast(Scale, args.scale_rewards),
         )
-        self.scorer = Scorer(rewards, weights, estimate, self._gather, args.process_index)
-        high = args.epsilon if args.epsilon_high is None else args.epsilon_high
-        self.clip = Clip(args.epsilon, high, args.delta)
-        self.reference = Reference(self.model) if args.beta else None
-        if args.sync_ref_model:
-            self.add_callback(SyncReference(self))
+        rewards.tasks |= set(setup.task_names(self.train_dataset, args.task_column))
+        fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
+        shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
+        self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index, shaping)
+
+    def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
+        settings = vars(self.args)
+        self.forward = Forward(policy, self.args.temperature)
+        self.objective: Objective = build.make_objective(settings, loss)
+        self.reduction = build.make_reduction(settings)
+        self.selection = build.make_selection(settings, loss)
+        self.entropy_bonus = build.make_entropy_bonus(settings)
+        self.needs_every_row = build.needs_every_row(settings, loss)
+        self.reference = Reference(self.model) if self.args.beta else None
         self.num_weights = sum(p.numel() for p in policy.parameters())
-        self.window, self.ledger, self.signals = Window(), Ledger(), Signals()
-        self.completion_log: CompletionLog | None = None
-        self.nonfinite_steps = 0
+        self.window = Window()
+        self.guard = Guard(self.args.max_nonfinite_steps, self._output_dir, self.processing_class.decode)
         self._step_batches: list[MicroBatch] = []
+
+    def _make_records(self, weights: Mapping[str, float], name: str) -> None:
+        self.ledger, self.step_ledger, self.signals = Ledger(), Ledger(), Signals()
+        self._note(no_task_metrics(setup.task_names(self.train_dataset, self.args.task_column)))
+        self._note({"num_tokens": Total(0)})
+        settings = {**self.args.to_dict(), "display": resolved_display(self.args.display)}
+        if settings["display"] == "live":
+            self.remove_callback(ProgressCallback)
+            self.remove_callback(PrinterCallback)
+        facts = {"model": _model_facts(self.model, name), "dataset": dataset_facts(self.train_dataset)}
+        self.recording: Recording | None = None
+        if self.is_world_process_zero():
+            self.recording = Recording(self._output_dir, settings, weights, self.plan, facts)
+        self.add_callback(_Moments(self))
 
     # --- 1 sample, 2 score ------------------------------------------------------------------------------------------
 
@@ -193,6 +220,7 @@ class GRPOTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, MicroBatch]], Tensor | None]:
         """The micro-batches of the next optimizer step; samples and scores where the last round is used up."""
+        self.entropy_bonus.next_step(self._gather)
         rows = [row for _ in range(num_batches) for row in next(epoch_iterator, ())]
         if self.window.is_spent:
             if not rows:
@@ -200,7 +228,7 @@ class GRPOTrainer(Trainer):
             scored = self._sample_and_score(rows)
             self.window.open(self._micro_batches(scored, device), self.args.num_iterations)
         self._step_batches = self.window.next(num_batches)
-        self.ledger.add({f"time/{phase}": Mean(0.0, 1.0) for phase in PHASES})
+        self._note({f"time/{phase}": Mean(0.0, 1.0) for phase in PHASES})
         tokens = sum(int(b.mask.sum()) for b in self._step_batches)
         return [{"batch": b} for b in self._step_batches], torch.tensor(tokens, device=device)
 
@@ -214,7 +242,10 @@ class GRPOTrainer(Trainer):
         ]
         rounds = self.plan.window // self.plan.steps_per_generation
         scored = [s for part in _parts(prompts, rounds) for s in self._score(self._sample(part))]
-        return scored if self.plan.keeps_groups_whole else self._exchanged(scored, len(rows))
+        everything = self._in_order_of_window(scored, len(rows))
+        if self.recording is not None:
+            self.recording.groups(self.state.global_step + 1, everything)
+        return scored if self.plan.keeps_groups_whole else everything
 
     def _sample(self, prompts: Sequence[Prompt]) -> list[Group]:
         window = self.state.global_step * self.plan.accumulation // self.plan.window_passes
@@ -225,23 +256,16 @@ class GRPOTrainer(Trainer):
 
     def _score(self, groups: list[Group]) -> list[ScoredGroup]:
         with self._timed("score"):
-            scored, metrics = self.scorer.score(groups, self.state)
-        self.ledger.add(merge(metrics, completion_metrics(groups), _token_metrics(groups)))
+            scored, metrics = self.scorer.score(groups, self.state, self._kl_penalties(groups))
+        self._note(merge(metrics, completion_metrics(groups), task_metrics(scored, self.args.task_column)))
+        self._note(_token_metrics(groups))
         self.signals.check(groups, scored, self.state.global_step)
-        self._record(scored)
         return scored
 
-    def _exchanged(self, scored: list[ScoredGroup], count: int) -> list[ScoredGroup]:
+    def _in_order_of_window(self, scored: list[ScoredGroup], count: int) -> list[ScoredGroup]:
         """Every process's groups in the order of the window."""
         of_rank = [iter(part) for part in self._gather(scored)]
         return [next(of_rank[self.plan.owner(position)]) for position in range(count)]
-
-    def _record(self, scored: list[ScoredGroup]) -> None:
-        if not self.args.log_completions:
-            return
-        everything = [s for part in self._gather(scored) for s in part]
-        if self.completion_log is not None:
-            self.completion_log.write(self.state.global_step + 1, everything)
 
     # --- 3 update -----------------------------------------------------------------------------------------------------
 
@@ -257,20 +281,13 @@ class GRPOTrainer(Trainer):
         new, entropy = self._logprobs(model, batch)
         if batch.old is None:
             batch.old = new.detach()
-        loss, metrics = objective(
-            new,
-            batch.old,
-            batch.advantages[batch.row],
-            batch.weights[batch.row],
-            batch.mask,
-            self.clip,
-            batch.reference,
-            self.args.beta,
-            self.args.use_bias_correction_kl,
-        )
-        metrics["entropy"] = masked_mean(entropy, batch.mask)
-        metrics["advantages/mean_abs"] = Mean.of(batch.advantages.abs().tolist())
-        self.ledger.add(metrics)
+        loss, metrics = self.objective(loss_terms(batch, new, entropy), self.entropy_bonus.present)
+        self.entropy_bonus.observe(cast(Mean, metrics["entropy"]))
+        metrics["update/dropped_share"] = Mean(batch.num_dropped, batch.num_dropped + batch.num_rows)
+        if self.entropy_bonus.is_used:
+            metrics["entropy_coef"] = Mean(self.entropy_bonus.present)
+        self._note(metrics)
+        self.step_ledger.add({"loss": Total(float(loss.detach()))})
         # Gradients are averaged over processes; the weights already hold the totals over all of them.
         return loss * self.args.world_size
 
@@ -278,10 +295,7 @@ class GRPOTrainer(Trainer):
         """This process's micro-batches of a window, with the log-probabilities that the objective compares with."""
         samples = samples_of(scored, self.args.mask_truncated_completions)
         cut = [[(i, samples[i]) for i in self._rows_of(number)] for number in range(self.plan.window)]
-        args = self.args
-        batches = assemble(
-            cut, self.plan.accumulation, args.loss_type, args.max_completion_length, self._gather
-        )
+        batches = assemble(cut, self.plan.accumulation, self.reduction, self._gather, self.needs_every_row)
         with self._timed("update"):
             return self._with_logprobs([b.to(device) for b in batches])
 
@@ -298,66 +312,67 @@ class GRPOTrainer(Trainer):
         The first optimizer step of a window trains the policy that sampled: its old log-probabilities are its own, and
         are kept when they are computed, for the passes to come.
         """
+        entropies = []
         for number, batch in enumerate(batches):
-            if number >= self.plan.accumulation:
-                batch.old = self._logprobs(self.model, batch)[0]
-            if self.reference is not None:
-                with self.reference.lent_to(self.model) as reference:
-                    batch.reference = self._logprobs(reference, batch)[0]
+            if number >= self.plan.accumulation or self.selection.is_needed:
+                batch.old, entropy = self._logprobs(self.model, batch)
+                entropies.append(entropy)
+        if self.reference is not None and not self.args.kl_in_reward:
+            self._add_reference(batches)
+        if self.selection.is_needed:
+            for first in range(0, len(batches), self.plan.accumulation):
+                step = slice(first, first + self.plan.accumulation)
+                self.selection.choose(batches[step], entropies[step], self._gather)
         return batches
+
+    @torch.no_grad()
+    def _kl_penalties(self, groups: Sequence[Group]) -> list[float] | None:
+        """What the divergence to the reference takes off the reward of each completion; None where it is in the loss."""
+        if not self.args.kl_in_reward:
+            return None
+        samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
+        size, penalties = self.args.per_device_train_batch_size, []
+        for first in range(0, len(samples), size):
+            part = samples[first : first + size]
+            batch = micro_batch(part, range(first, first + len(part)), [1.0] * len(part)).to(self.args.device)
+            self._add_reference([batch])
+            terms = loss_terms(batch, batch.sampled)
+            assert terms.reference is not None
+            penalties += completion_divergences(
+                self.objective.kl_estimator, terms.sampled, terms.reference, terms.row, terms.num_rows
+            )
+            self._note({"kl": terms.mean(k3(terms.sampled, terms.reference))})
+        return [self.args.beta * p for p in penalties]
+
+    def _add_reference(self, batches: Sequence[MicroBatch]) -> None:
+        """Log-probabilities under the reference."""
+        assert self.reference is not None, "made where beta is not 0"
+        with self.reference.lent_to(self.model) as reference:
+            for batch in batches:
+                batch.reference = self._logprobs(reference, batch)[0]
 
     def _logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         with self.accelerator.autocast():
-            return token_logprobs(model, batch, self.args.temperature)
+            return self.forward(model, batch)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        with self._timed("update"):
-            return super().training_step(*args, **kwargs)
-
-    # --- numbers that are not finite ----------------------------------------------------------------------------------
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        with self._timed("update"), self.forward.layout(inputs["batch"]):
+            return super().training_step(model, inputs, *args, **kwargs)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Drops the gradients of a step that is not finite, so that the optimizer leaves the weights alone."""
+        """A step whose gradient is not finite is not applied; see `covey.guard`."""
         norm = super()._get_grad_norm(model, grad_norm)
         # float16 training meets infinite gradients while it looks for a scale, and skips such steps itself.
-        is_good = bool(torch.isfinite(torch.as_tensor(norm))) or self.accelerator.scaler is not None
-        self.ledger.add({"update/nonfinite_steps": Total(0 if is_good else 1 / self.args.world_size)})
-        if is_good:
-            self.nonfinite_steps = 0
-            return norm
-        for parameter in model.parameters():
-            parameter.grad = None
-        self._report_nonfinite()
-        return 0.0
-
-    def _report_nonfinite(self) -> None:
-        self.nonfinite_steps += 1
-        event = (
-            f"Step {self.state.global_step + 1}: the gradient is not finite; the step is not applied "
-            f"({self.nonfinite_steps} in a row). {self._suspect()}"
+        is_good = self.guard.passes(norm) or self.accelerator.scaler is not None
+        self._note({"update/nonfinite_steps": Total(0 if is_good else 1 / self.args.world_size)})
+        if not is_good:
+            event = self.guard.drop(model, self.state.global_step + 1, self._step_batches)
+            self._record_event("warning", event)
+            norm = 0.0
+        self.step_ledger.add(
+            {"grad_norm": Mean(float(norm)), "learning_rate": Mean(self._get_learning_rate())}
         )
-        warnings.warn(event, CoveyWarning, stacklevel=2)
-        if self.nonfinite_steps >= self.args.max_nonfinite_steps:
-            last = get_last_checkpoint(self._output_dir) if Path(self._output_dir).is_dir() else None
-            raise DivergedError(
-                f"{event} The run stops at max_nonfinite_steps={self.args.max_nonfinite_steps}. The weights are those of the "
-                f"last good step; the last checkpoint is {last or 'none: nothing was saved yet'}. Lower the learning rate, "
-                "or look at this completion."
-            )
-
-    def _suspect(self) -> str:
-        """The first completion of the step whose log-probabilities are not finite, or the first of all."""
-        for batch in self._step_batches:
-            bad = batch.row[~torch.isfinite(batch.old)] if batch.old is not None else batch.row[:0]
-            if len(bad):
-                return f"Log-probabilities are not finite for {self._shown(batch, int(bad[0]))}"
-        return f"Its first completion is {self._shown(self._step_batches[0], 0)}"
-
-    def _shown(self, batch: MicroBatch, row: int) -> str:
-        prompt, completion = (
-            self.processing_class.decode(ids) for ids in (batch.prompts[row], batch.completions[row])
-        )
-        return f"completion {completion[:300]!r} of prompt {prompt[:300]!r}."
+        return norm
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -367,7 +382,8 @@ class GRPOTrainer(Trainer):
         """Sample and score every row of the evaluation dataset once; no loss, and no trace in the training run.
 
         Returns:
-            The training metrics' names with a prefix: `eval_reward`, `eval_rewards/<name>/mean`, ...
+            The training metrics' names with a prefix: `eval_reward`, `eval_rewards/<name>/mean`, ...; 95 % intervals over
+            prompts, pass@k, the same for each task, and what `compute_metrics` gave.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
@@ -381,33 +397,42 @@ class GRPOTrainer(Trainer):
             ]
             return {name: value for result in results for name, value in result.items()}
         start = time.perf_counter()
-        metrics, count = self._evaluated(dataset)
+        metrics, groups = self._evaluated(dataset)
         seconds = time.perf_counter() - start
+        count = sum(len(s.totals) for s in groups)
         metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
         named = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        if self.recording is not None:
+            name = metric_key_prefix.removeprefix("eval").removeprefix("_") or "eval"
+            self.recording.session.evaluation(name, self.state.global_step, metrics, groups)
         self.log(named)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         return named
 
-    def _evaluated(self, dataset: Any) -> tuple[dict[str, float], int]:
-        """Metrics over all processes; each takes every n-th row."""
+    def _evaluated(self, dataset: Any) -> tuple[dict[str, float], list[ScoredGroup]]:
+        """Metrics and groups over all processes; each process takes every n-th row."""
         prompts = [
             self.reader.read(row, number, (number, 0))
             for number, row in enumerate(dataset)
             if number % self.args.world_size == self.args.process_index
         ]
         self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
-        groups, metrics = sample_and_score(
+        own, metrics = sample_and_score(
             self.engine,
             self.scorer,
             prompts,
             self.args.num_generations_eval or self.args.num_generations,
-            replace(self.sampling, step=(EVALUATION,)),
+            replace(self.eval_sampling, step=(EVALUATION,)),
             self.args.per_device_eval_batch_size,
             self.state,
         )
-        parts = self._gather((metrics, sum(len(g.completions) for g in groups)))
-        return Ledger().reduce(m for m, _ in parts), sum(n for _, n in parts)
+        parts = self._gather((metrics, own))
+        groups = sorted((s for _, part in parts for s in part), key=lambda s: s.group.prompt.row)
+        numbers = Ledger().reduce(m for m, _ in parts) | summary(groups, self.args.task_column)
+        if self.compute_metrics is not None:
+            own_metrics = cast(Any, self.compute_metrics)(Evaluation.of(groups))
+            numbers |= {name: float(value) for name, value in own_metrics.items()}
+        return numbers, groups
 
     # --- the Trainer's other hooks ------------------------------------------------------------------------------------
 
@@ -415,11 +440,18 @@ class GRPOTrainer(Trainer):
         """Train; see `transformers.Trainer.train`. `resume_from_checkpoint=True` takes the last one in output_dir."""
         if self.train_dataset is None:
             raise DatasetError("There is nothing to train on. Pass train_dataset.")
-        if self.is_world_process_zero():
-            print(f"Plan\n{self.plan}\n{LOSS_STARTS_AT_ZERO}")
-        self.window, self.nonfinite_steps = Window(), 0
-        self._open_completion_log(0)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        self.window = Window()
+        self.entropy_bonus = build.make_entropy_bonus(vars(self.args))
+        try:
+            result = super().train(resume_from_checkpoint, *args, **kwargs)
+        except KeyboardInterrupt:
+            self._close_recording("interrupted", "Stopped from the keyboard.")
+            raise
+        except BaseException as error:
+            self._close_recording("failed", str(error), traceback=traceback.format_exc())
+            raise
+        self._close_recording("finished")
+        return result
 
     def get_train_dataloader(self) -> Any:
         """Rows of whole windows, one item per micro-batch; the same on every process."""
@@ -442,13 +474,25 @@ class GRPOTrainer(Trainer):
         )
         return map_loader(self.train_dataset, sampler)
 
+    def end_of_step(self) -> None:
+        """Called once per optimizer step, when it is done and counted."""
+        memory = {"memory/peak_mb": Largest.of([peak_memory_mb(self.args.device)])}
+        self._note(memory)
+        step = self.state.global_step
+        if self.args.sync_ref_model and step % self.args.ref_model_sync_steps == 0:
+            assert self.reference is not None, "checked by GRPOConfig"
+            self.reference.move_towards(self.model, self.args.ref_model_mixup_alpha)
+        metrics = self._finished(self.step_ledger.reduce(self._gather(self.step_ledger.drain())))
+        self.state.num_input_tokens_seen += int(metrics["num_tokens"])
+        metrics["num_tokens"] = self.state.num_input_tokens_seen
+        if self.recording is not None:
+            self.recording.step(step, metrics)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the metrics that came in since the last training log."""
         if "loss" in logs:
-            logs = {**logs, **self.ledger.reduce(self._gather(self.ledger.drain()))}
-            self.state.num_input_tokens_seen += int(logs["num_tokens"])
-            logs["num_tokens"] = self.state.num_input_tokens_seen
-            logs["step_time"] = sum(logs[f"time/{phase}"] for phase in PHASES)
+            numbers = self._finished(self.ledger.reduce(self._gather(self.ledger.drain())))
+            logs = {**logs, **numbers, "num_tokens": self.state.num_input_tokens_seen}
         super().log(logs, start_time)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
@@ -459,7 +503,9 @@ class GRPOTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
         moved = self.reference if self.args.sync_ref_model and self.args.should_save else None
-        save_state(folder, self.args.process_index, self.window, self.ledger, moved)
+        save_state(folder, self.args.process_index, self.window, self.ledger, self.entropy_bonus, moved)
+        if self.recording is not None:
+            self.recording.session.checkpoint(self.state.global_step)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Called while a checkpoint is loaded, with the state of the run already known."""
@@ -468,22 +514,34 @@ class GRPOTrainer(Trainer):
             return
         position = self.state.global_step * self.plan.accumulation % self.plan.window_passes
         moved = self.reference if self.args.sync_ref_model else None
-        load_state(checkpoint, self.args.process_index, position, self.window, self.ledger, moved)
-        self._open_completion_log(self.state.global_step)
+        rank = self.args.process_index
+        load_state(checkpoint, rank, position, self.window, self.ledger, self.entropy_bonus, moved)
+        self.step_ledger.restore({**self.ledger.state(), "pending": {}})
         for batch in self.window.batches:
             vars(batch).update(vars(batch.to(self.args.device)))
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
-    def _open_completion_log(self, resumed_at: int) -> None:
-        if self.args.log_completions and self.is_world_process_zero():
-            path = Path(self._output_dir) / "completions.jsonl"
-            self.completion_log = CompletionLog(path, resumed_at)
-
     @property
     def _output_dir(self) -> str:
         assert self.args.output_dir is not None, "TrainingArguments fills it"
         return self.args.output_dir
+
+    def _note(self, metrics: Mapping[str, Metric]) -> None:
+        """Metrics go to the logs, which may come every few steps, and to the record, which has every step."""
+        self.ledger.add(metrics)
+        self.step_ledger.add(metrics)
+
+    def _finished(self, numbers: dict[str, float]) -> dict[str, float]:
+        return {**numbers, "step_time": sum(numbers[f"time/{phase}"] for phase in PHASES)}
+
+    def _record_event(self, kind: str, message: str) -> None:
+        if self.recording is not None:
+            self.recording.session.event(kind, message, self.state.global_step + 1)
+
+    def _close_recording(self, end: Any, message: str | None = None, **details: Any) -> None:
+        if self.recording is not None:
+            self.recording.close(end, message, **details)
 
     def _gather(self, value: Any) -> list[Any]:
         """Every process's value, in the order of the processes."""
@@ -496,115 +554,36 @@ class GRPOTrainer(Trainer):
         try:
             yield
         finally:
-            self.ledger.add({f"time/{phase}": Mean(time.perf_counter() - start, 0.0)})
+            self._note({f"time/{phase}": Mean(time.perf_counter() - start, 0.0)})
 
 
-class SyncReference(TrainerCallback):
-    """Moves the reference towards the policy every so many optimizer steps."""
+class _Moments(TrainerCallback):
+    """Tells the trainer when a run begins and when a step is over, in the Trainer's own order of events."""
 
     def __init__(self, trainer: GRPOTrainer) -> None:
         self.trainer = trainer
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.trainer.recording is not None:
+            self.trainer.recording.begin(state.global_step)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step % args.ref_model_sync_steps == 0:
-            assert self.trainer.reference is not None, "checked by GRPOConfig"
-            self.trainer.reference.move_towards(self.trainer.model, args.ref_model_mixup_alpha)
+        self.trainer.end_of_step()
 
 
-def _weights(rewards: Sequence[Reward], given: Sequence[float] | None) -> dict[str, float]:
-    if given is not None and len(given) != len(rewards):
-        raise ConfigError(
-            f"reward_weights has {len(given)} weights for {len(rewards)} rewards ({', '.join(r.name for r in rewards)}). "
-            "Give one per reward."
-        )
-    return {r.name: float(w) for r, w in zip(rewards, given or [1.0] * len(rewards), strict=True)}
-
-
-def _check_columns(rewards: Sequence[Reward], dataset: Any, name: str) -> None:
-    """Every required argument of a reward is a column of the dataset; a stream may not say before it is read."""
-    columns = None if dataset is None else column_names(dataset)
-    if columns is None:
-        return
-    for reward in rewards:
-        missing = reward.missing_columns(columns)
-        if missing:
-            raise RewardError(
-                f"Reward {reward.name!r} needs {', '.join(map(repr, missing))}, and {name} has no such column; it has "
-                f"{', '.join(map(repr, columns))}. Add the column, or give the argument a default."
-            )
-    taken = sorted(set(columns) & set(RESERVED))
-    if taken:
-        warnings.warn(
-            f"{name} has columns named {', '.join(map(repr, taken))}, which are names of arguments that Covey fills itself: "
-            "rewards do not see these columns. Rename them.",
-            CoveyWarning,
-            stacklevel=4,
-        )
-
-
-def _named_datasets(dataset: Any) -> list[tuple[str, Any]]:
-    if isinstance(dataset, dict):
-        return [(f"eval_dataset[{name!r}]", part) for name, part in dataset.items()]
-    return [("eval_dataset", dataset)]
-
-
-def _one_source(argument: dict[str, Any] | None, setting: Any) -> dict[str, Any] | None:
-    if argument and setting:
-        raise ConfigError("model_init_kwargs is given twice: to GRPOTrainer and in GRPOConfig. Give it once.")
-    return argument or setting
-
-
-def _sampling(
-    args: GRPOConfig, options: GenerationOptions, ending: tuple[int, ...], tokenizer: Any
-) -> Sampling:
-    padding = getattr(tokenizer, "pad_token_id", None)
-    return Sampling(
-        max_new_tokens=args.max_completion_length,
-        temperature=args.temperature,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        min_p=args.min_p or 0.0,
-        repetition_penalty=args.repetition_penalty,
-        min_new_tokens=options.min_new_tokens,
-        suppress_tokens=options.suppress_tokens,
-        padding_id=None if padding in ending else padding,
-        begin_suppress_tokens=options.begin_suppress_tokens,
-        bad_words_ids=options.bad_words_ids,
-        no_repeat_ngram_size=options.no_repeat_ngram_size,
-        stop_ids=ending,
-        stop_strings=options.stop_strings,
-        seed=args.seed,
-    )
-
-
-def _kept_rows(dataset: Any, reader: PromptReader) -> list[int] | None:
-    """Numbers of the rows that may be drawn; None for a stream."""
-    if dataset is None or not is_map_style(dataset):
-        return None
-    if reader.max_length is None or reader.overlong == "truncate":
-        return list(range(len(dataset)))
-    return [number for number in range(len(dataset)) if reader.is_kept(dataset[number], number)]
-
-
-def _plan(args: GRPOConfig, kept_rows: list[int] | None, has_data: bool) -> Plan:
-    return make_plan(
-        group_size=args.num_generations,
-        micro_batch=args.per_device_train_batch_size,
-        accumulation=args.gradient_accumulation_steps,
-        ranks=args.world_size,
-        steps_per_generation=args.steps_per_generation,
-        generation_batch_size=args.generation_batch_size,
-        iterations=args.num_iterations,
-        num_prompts=None if kept_rows is None else len(kept_rows),
-        max_steps=args.max_steps if has_data else max(args.max_steps, 1),
-        epochs=args.num_train_epochs,
-    )
-
-
-def _dict(setting: Any) -> dict[str, Any]:
-    """A setting that may have come as JSON, which GRPOConfig has read."""
-    assert setting is None or isinstance(setting, dict), setting
-    return setting or {}
+def _model_facts(policy: nn.Module, name: str) -> dict[str, Any]:
+    """What the record and the hints want to know of the policy."""
+    trainable = [p for p in policy.parameters() if p.requires_grad]
+    largest = max(trainable, key=lambda p: p.numel(), default=None)
+    return {
+        "name": name,
+        "parameters": sum(p.numel() for p in policy.parameters()),
+        "trainable": sum(p.numel() for p in trainable),
+        "weights_dtype": str(trainable[0].dtype).removeprefix("torch.") if trainable else None,
+        "weight_scale": None
+        if largest is None
+        else float(largest.detach().abs().float().flatten()[:100_000].median()),
+    }
 
 
 def _parts(values: Sequence[T], count: int) -> list[Sequence[T]]:
@@ -619,11 +598,3 @@ def _token_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
         "num_tokens": Total(tokens),
         "prompts/cut_share": Mean.of(float(g.prompt.num_cut_tokens > 0) for g in groups),
     }
-
-
-def _let_gradients_through(policy: Any) -> None:
-    """Reentrant checkpointing drops the gradient where no input has one; with frozen embeddings none has."""
-    if any(not p.requires_grad for p in policy.parameters()) and hasattr(
-        policy, "enable_input_require_grads"
-    ):
-        policy.enable_input_require_grads()

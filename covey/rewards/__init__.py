@@ -1,6 +1,63 @@
-"""What one completion is worth. Stands alone: needs no trainer and no torch, and runs inside other trainers too."""
+"""What one completion is worth. Stands alone: needs no trainer and no torch, and runs inside other trainers too.
 
-from covey.rewards.batch import RewardBatch, RewardTable
-from covey.rewards.reward import Reward, as_rewards
+Names are loaded on first use, so that an import costs what is used of it.
+"""
 
-__all__ = ["Reward", "RewardBatch", "RewardTable", "as_rewards"]
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "as_rewards": "mixture",
+    "AssertTests": "sandbox.rewards",
+    "BoxedFormat": "rules.formats",
+    "CallTests": "sandbox.rewards",
+    "check_rewards": "check",
+    "CheckReport": "checks.report",
+    "code_reward_func": "rules.code_syntax",
+    "Cosine": "schedules",
+    "CosineLength": "rules.lengths",
+    "Countdown": "rules.countdown",
+    "ExactMatch": "rules.exact",
+    "Failure": "failure",
+    "format_reward_func": "rules.functions",
+    "JsonFormat": "rules.json_format",
+    "Judge": "neural.judge",
+    "LengthBudget": "rules.lengths",
+    "Linear": "schedules",
+    "load_reward_model": "neural.reward_model",
+    "math_reward_func": "rules.equivalence",
+    "Mixture": "mixture",
+    "MultipleChoice": "rules.choice",
+    "NumberMatch": "rules.numbers",
+    "OpenAIClient": "neural.client",
+    "ReasoningGym": "reasoning_gym",
+    "Repetition": "rules.repetition",
+    "Reward": "contract",
+    "reward": "decorator",
+    "RewardBatch": "batch",
+    "RewardModel": "neural.reward_model",
+    "RewardOptions": "options",
+    "RewardTable": "batch",
+    "Rubric": "neural.rubric",
+    "SameAnswer": "rules.equivalence",
+    "Sandbox": "sandbox.sandbox",
+    "simple_math_reward_func": "rules.functions",
+    "SoftOverlong": "rules.lengths",
+    "StdioTests": "sandbox.rewards",
+    "Steps": "schedules",
+    "Tagged": "rules.formats",
+    "text_of": "text",
+    "ThinkFormat": "rules.formats",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"covey.rewards.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'covey.rewards' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

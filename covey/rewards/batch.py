@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,15 @@ class Notes:
         self.extras: dict[str, list[Any]] = {}
         self.metrics: dict[str, Metric] = {}
 
+    def take(self, notes: Notes, rows: Sequence[Sequence[int]]) -> None:
+        """Add what was noted of a smaller batch; its sample `i` stands for these `rows[i]`."""
+        for column, values in notes.extras.items():
+            whole = self.extras.setdefault(column, [None] * self.size)
+            for value, places in zip(values, rows, strict=True):
+                for place in places:
+                    whole[place] = value if value is not None else whole[place]
+        self.metrics = merge(self.metrics, notes.metrics)
+
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
         """Add a column to the record of completions: one value per completion, None where there is none.
 
@@ -108,6 +117,12 @@ class RewardTable:
     metrics: dict[str, Metric] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
     """Rewards whose failure drops only themselves, not the sample."""
+    row_weights: dict[str, list[float]] = field(default_factory=dict)
+    """Weights of rewards that weigh rows differently, one per completion; the others have one weight in `weights`."""
+
+    def weight(self, name: str, row: int) -> float:
+        """What a reward's score of one completion is multiplied with."""
+        return self.row_weights[name][row] if name in self.row_weights else self.weights[name]
 
     def total(self, row: int) -> float | None:
         """Weighted sum of one completion; None if nothing scored it or a required reward failed on it.
@@ -122,16 +137,10 @@ class RewardTable:
             if score.status == "gated":
                 parts.append(0.0)
             elif score.value is not None:
-                parts.append(self.weights[name] * score.value)
+                parts.append(self.weight(name, row) * score.value)
         return sum(parts) if parts else None
 
     def value(self, name: str, row: int) -> float | None:
         """What a reward contributes before its weight: a gated score is 0, None where it has no say."""
         score = self.scores[name][row]
         return 0.0 if score.status == "gated" else score.value
-
-
-RewardFunction = Callable[..., Any]
-"""`f(completions, ...)` → one number or None per completion; or a coroutine function that does."""
-
-Columns = Mapping[str, Sequence[Any]]

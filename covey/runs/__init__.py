@@ -1,1 +1,11 @@
+"""What a run leaves behind, and how one looks at it. Needs no torch.
 
+import covey.runs
+run = covey.runs.open("quickstart-run")
+"""
+
+from covey.runs.reader import Run
+from covey.runs.reader import open_run as open
+from covey.runs.writer import RunWriter
+
+__all__ = ["Run", "RunWriter", "open"]

@@ -20,4 +20,9 @@ def uniforms(key: Sequence[int], count: int) -> NDArray[np.float64]:
         key: non-negative integers: seed, step, prompt, index.
         count: how many; the first numbers do not depend on it.
     """
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(list(key)))).random(count)
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(_words(key)))).random(count)
+
+
+def _words(key: Sequence[int]) -> list[int]:
+    """Two 32-bit words per part, behind their number: numpy takes (1,) and (1, 0) for the same seed."""
+    return [len(key), *(word for part in key for word in (part & 0xFFFFFFFF, part >> 32))]

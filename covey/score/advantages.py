@@ -12,7 +12,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,6 +25,9 @@ EPSILON = 1e-4
 
 NOISE = 1e-6
 """Relative size of differences that are taken for rounding: about eight times the resolution of float32."""
+
+CANCELLED = 1e-12
+"""The same as an absolute size: what is left where rewards of ordinary size cancel, as in 0.1 + 0.2 - 0.3."""
 
 
 def group_advantages(
@@ -58,13 +60,13 @@ def group_advantages(
 
 
 def normalize_then_sum(
-    values: ArrayLike, weights: Sequence[float], groups: ArrayLike, epsilon: float = EPSILON
+    values: ArrayLike, weights: ArrayLike, groups: ArrayLike, epsilon: float = EPSILON
 ) -> Floats:
     """Each reward normalised within its group, then the weighted sum (GDPO, arXiv:2601.05242, before the batch step).
 
     Args:
         values: one row per completion, one column per reward, NaN where it does not apply. Shape (completions, rewards).
-        weights: one per reward.
+        weights: one per reward, or one per completion and reward. Shape (rewards,) or (completions, rewards).
         groups: id of the prompt of each completion. Shape (completions,).
         epsilon: added to each deviation.
 
@@ -72,9 +74,10 @@ def normalize_then_sum(
         Shape (completions,); NaN where no reward applies.
     """
     values = np.asarray(values, dtype=np.float64)
-    columns = [w * group_advantages(values[:, k], groups, "group", epsilon) for k, w in enumerate(weights)]
+    weights = np.broadcast_to(np.asarray(weights, dtype=np.float64), values.shape)
+    columns = [group_advantages(column, groups, "group", epsilon) for column in values.T]
     unscored = np.isnan(values).all(axis=1)
-    return np.where(unscored, np.nan, np.sum(columns, axis=0))
+    return np.where(unscored, np.nan, np.sum(weights.T * columns, axis=0))
 
 
 def whiten(values: ArrayLike, epsilon: float = EPSILON) -> Floats:
@@ -86,7 +89,7 @@ def whiten(values: ArrayLike, epsilon: float = EPSILON) -> Floats:
 
 
 def gdpo_advantages(
-    values: ArrayLike, weights: Sequence[float], groups: ArrayLike, epsilon: float = EPSILON
+    values: ArrayLike, weights: ArrayLike, groups: ArrayLike, epsilon: float = EPSILON
 ) -> Floats:
     """GDPO in full (arXiv:2601.05242): normalise each reward in its group, sum, then whiten over the batch."""
     return whiten(normalize_then_sum(values, weights, groups, epsilon), epsilon)
@@ -101,7 +104,7 @@ def deviation(values: Floats) -> float:
 def has_spread(values: Floats) -> bool:
     """Whether the values that are not NaN differ by more than rounding noise."""
     kept = values[~np.isnan(values)]
-    return bool(kept.size > 1 and np.ptp(kept) > NOISE * np.abs(kept).max())
+    return bool(kept.size > 1 and np.ptp(kept) > max(NOISE * np.abs(kept).max(), CANCELLED))
 
 
 def rows_of(groups: ArrayLike) -> list[NDArray[np.intp]]:
@@ -109,20 +112,3 @@ def rows_of(groups: ArrayLike) -> list[NDArray[np.intp]]:
     ids = np.asarray(groups)
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     return [np.flatnonzero(inverse == k) for k in np.argsort(first, kind="stable")]
-
-
-Estimator = Callable[[Floats, Floats, NDArray[np.int64]], Floats]
-"""(values [completions, rewards], totals [completions], group ids) → advantages [completions]."""
-
-
-def estimator(
-    aggregation: str = "sum_then_normalize", scale: Scale = "group", weights: Sequence[float] = ()
-) -> Estimator:
-    """The estimator that the settings name; both aggregations see every value, so that they can be swapped."""
-    if aggregation == "normalize_then_sum":
-        return lambda values, totals, groups: np.where(
-            np.isnan(totals),
-            0.0,
-            gdpo_advantages(np.where(np.isnan(totals)[:, None], np.nan, values), weights, groups),
-        )
-    return lambda values, totals, groups: group_advantages(totals, groups, scale)

@@ -7,17 +7,20 @@ all ranks: the numbers of every rank are exchanged, never the completions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from covey.groups import Group, ScoredGroup
-from covey.metrics import Largest, Mean, Metric, Smallest, Spread, merge
+from covey.metrics import Largest, Mean, Metric, Smallest, Spread, Total, merge
 from covey.rewards.batch import RewardBatch, RewardTable
+from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
-from covey.rewards.reward import Reward
-from covey.score.advantages import Estimator, has_spread, rows_of
+from covey.score.advantages import has_spread, rows_of
+from covey.score.attribution import contributions
+from covey.score.estimators import Estimator, Outcomes
+from covey.score.shaping import Shaping, shaped_totals
 
 Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
@@ -28,17 +31,22 @@ class Scorer:
     """Scores groups with a fixed set of rewards."""
 
     rewards: Sequence[Reward]
-    weights: Mapping[str, float]
+    weights: Mapping[str, float] | None
+    """By name; None: those that the rewards bring along."""
     estimate: Estimator
     gather: Gather = lambda value: [value]
     rank: int = 0
+    shaping: Shaping = field(default_factory=Shaping)
 
     def score(
-        self, groups: Sequence[Group], trainer_state: Any = None
+        self, groups: Sequence[Group], trainer_state: Any = None, penalties: Sequence[float] | None = None
     ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
         """Scores, totals and advantages of whole groups.
 
         Every rank calls it the same number of times, with or without groups of its own.
+
+        Args:
+            penalties: taken off the reward of each completion before advantages are worked out.
 
         Returns:
             The scored groups in the order given, and the metrics of this rank's share.
@@ -47,24 +55,43 @@ class Scorer:
             RewardError: a reward raised or broke its contract.
         """
         table = self.table(groups, trainer_state)
-        values, totals, ids = _arrays(table, groups)
-        advantages = self._advantages(values, totals, ids)
+        outcomes = _outcomes(table, groups)
+        totals = outcomes.totals
+        is_truncated = [c.is_truncated for g in groups for c in g.completions]
+        shaped = shaped_totals(totals, is_truncated, self.shaping, penalties)
+        advantages = self._advantages(replace(outcomes, totals=shaped))
         scored = list(_scored_groups(groups, table, totals, advantages))
+        metrics: dict[str, Metric] = {"advantages/mean_abs": Mean.of(np.abs(advantages))}
+        metrics |= _shares(table, contributions(outcomes.values, outcomes.weights, shaped, outcomes.groups))
+        if penalties is not None:
+            metrics["reward/kl_penalty"] = Mean.of(penalties)
+        return scored, merge(table.metrics, reward_metrics(table, groups), metrics)
+
+    def judge(
+        self, groups: Sequence[Group], trainer_state: Any = None
+    ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
+        """Scores and totals without advantages: what evaluation needs. Nothing is exchanged between ranks."""
+        table = self.table(groups, trainer_state)
+        totals = _outcomes(table, groups).totals
+        scored = list(_scored_groups(groups, table, totals, np.zeros_like(totals)))
         return scored, merge(table.metrics, reward_metrics(table, groups))
 
     def table(self, groups: Sequence[Group], trainer_state: Any = None) -> RewardTable:
         """What every reward gave every completion; no advantages (evaluation needs none)."""
         return evaluate(self.rewards, self.weights, reward_batch(groups, trainer_state))
 
-    def _advantages(self, values: Any, totals: Any, ids: Any) -> Any:
-        parts = self.gather((values, totals, ids))
-        # The same prompt may stand on two ranks: an id is made unique by the rank that holds the group.
-        keys = [rank * 1_000_000 + part[2] for rank, part in enumerate(parts)]
-        all_advantages = self.estimate(
-            np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), np.concatenate(keys)
-        )
-        start = sum(len(p[1]) for p in parts[: self.rank])
-        return all_advantages[start : start + len(totals)]
+    def _advantages(self, outcomes: Outcomes) -> Any:
+        """Of this rank's completions, among those of all ranks."""
+        parts = self.gather(outcomes)
+        start = sum(len(p.totals) for p in parts[: self.rank])
+        return self.estimate(Outcomes.joined(parts))[start : start + len(outcomes.totals)]
+
+
+def _shares(table: RewardTable, parts: Any) -> dict[str, Metric]:
+    """Each reward's share of the absolute advantage, as parts of one sum."""
+    whole = float(parts.sum())
+    names = (f"rewards/{name}/advantage_share" for name in table.scores)
+    return {name: Mean(float(part), whole) for name, part in zip(names, parts, strict=True)}
 
 
 def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBatch:
@@ -83,7 +110,8 @@ def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBa
 
 def reward_metrics(table: RewardTable, groups: Sequence[Group]) -> dict[str, Metric]:
     """The metrics that a scored batch adds: the weighted total, each reward alone, groups without spread."""
-    _, totals, ids = _arrays(table, groups)
+    outcomes = _outcomes(table, groups)
+    totals, ids = outcomes.totals, outcomes.groups
     scored = [t for t in totals if not np.isnan(t)]
     spreads = [totals[rows] for rows in rows_of(ids)]
     metrics: dict[str, Metric] = {
@@ -96,9 +124,29 @@ def reward_metrics(table: RewardTable, groups: Sequence[Group]) -> dict[str, Met
         values = [s.value for s in column if s.value is not None]
         metrics[f"rewards/{name}/mean"] = Mean.of(values)
         metrics[f"rewards/{name}/std"] = Spread.of(values)
-        metrics[f"rewards/{name}/count"] = Mean(float(len(values)))
+        metrics[f"rewards/{name}/count"] = Total(len(values))
         metrics[f"rewards/{name}/failed"] = Mean.of(float(s.status == "failed") for s in column)
     return metrics
+
+
+def task_metrics(scored: Sequence[ScoredGroup], column: str) -> dict[str, Metric]:
+    """Mean reward and number of scored completions of each task; a row's task is what its column holds."""
+    totals: dict[str, list[float]] = {}
+    for s in scored:
+        task = s.group.prompt.columns.get(column)
+        if task is not None:
+            totals.setdefault(str(task), []).extend(t for t in s.totals if t is not None)
+    metrics: dict[str, Metric] = {}
+    for task, values in totals.items():
+        metrics[f"tasks/{task}/reward"] = Mean.of(values)
+        metrics[f"tasks/{task}/count"] = Total(len(values))
+    return metrics
+
+
+def no_task_metrics(tasks: Sequence[str]) -> dict[str, Metric]:
+    """The names of `task_metrics`, without a measurement, so that the keys are there from the first step on."""
+    rewards: dict[str, Metric] = {f"tasks/{task}/reward": Mean(0.0, 0.0) for task in tasks}
+    return rewards | {f"tasks/{task}/count": Total(0) for task in tasks}
 
 
 def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
@@ -117,13 +165,21 @@ def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     }
 
 
-def _arrays(table: RewardTable, groups: Sequence[Group]) -> tuple[Any, Any, Any]:
-    ids = np.asarray([number for number, g in enumerate(groups) for _ in g.completions], dtype=np.int64)
-    totals = np.asarray([_nan(table.total(row)) for row in range(len(ids))], dtype=np.float64)
-    values = np.asarray(
-        [[_nan(table.value(name, row)) for name in table.scores] for row in range(len(ids))], dtype=np.float64
-    ).reshape(len(ids), len(table.scores))
-    return values, totals, ids
+def _outcomes(table: RewardTable, groups: Sequence[Group]) -> Outcomes:
+    completions = [(number, c) for number, g in enumerate(groups) for c in g.completions]
+    rows, names = range(len(completions)), list(table.scores)
+
+    def column_by_column(cell: Callable[[str, int], float | None]) -> Any:
+        columns = [[_nan(cell(name, row)) for row in rows] for name in names]
+        return np.asarray(columns, dtype=np.float64).reshape(len(names), len(rows)).T
+
+    return Outcomes(
+        values=column_by_column(table.value),
+        weights=column_by_column(table.weight),
+        totals=np.asarray([_nan(table.total(row)) for row in rows], dtype=np.float64),
+        groups=np.asarray([number for number, _ in completions], dtype=np.int64),
+        lengths=np.asarray([sum(c.loss_mask) for _, c in completions], dtype=np.float64),
+    )
 
 
 def _nan(value: float | None) -> float:

@@ -1,1 +1,22 @@
+"""Generators of verifiable prompts: countdown, code, text, and their mixture. Needs no trainer and no torch.
 
+Each family makes rows with a chat `prompt`, a column `task` and the columns that its reward needs, and comes with that
+reward. Rows are deterministic by seed. Puzzles are `train` or `held_out` by a hash of what they ask, so that no seed
+and no wording ever moves one across.
+"""
+
+from covey.tasks.code import code_reward, code_rows
+from covey.tasks.countdown import countdown_reward, countdown_rows
+from covey.tasks.mixture import mixed_rows
+from covey.tasks.routing import ForTask
+from covey.tasks.text import text_rows
+
+__all__ = [
+    "ForTask",
+    "code_reward",
+    "code_rows",
+    "countdown_reward",
+    "countdown_rows",
+    "mixed_rows",
+    "text_rows",
+]

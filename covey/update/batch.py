@@ -64,8 +64,14 @@ class MicroBatch:
     """Log-probabilities under the weights that the window began with, shape (tokens,); None: the present weights."""
     reference: Tensor | None = None
     """Log-probabilities under the reference, shape (tokens,); None: not needed."""
+    is_forking: Tensor | None = None
+    """Tokens among those of highest entropy, shape (tokens,), bool; None: not asked for. See `covey.update.selection`."""
+    is_covariant: Tensor | None = None
+    """Tokens among those of highest covariance, shape (tokens,), bool; None: not asked for."""
     rows: tuple[int, ...] = ()
     """Number of each row within the window, to name it in a report."""
+    num_dropped: int = 0
+    """Rows that were left out because they cannot change the step, see `covey.update.dropping`."""
 
     @property
     def num_rows(self) -> int:

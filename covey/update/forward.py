@@ -1,30 +1,124 @@
 """Model → log-probability and entropy of every completion token.
 
-The plain way: one row per completion, padded on the right, logits only where a completion is predicted. Old, new and
-reference log-probabilities are all computed here, at the sampling temperature, with the soft-max in float32.
+The fast way packs a group into one row (`packing`), attends over it (`attention`), and takes only what predicts a
+completion token through the head, in chunks (`scoring`, `head`). At first use it is compared with the model's own forward
+pass, row by row; where the two differ, because the architecture does something that packing does not know of, the plain
+way is taken from then on, with one line in the log.
+
+Old, new and reference log-probabilities all come from here, at the sampling temperature, with the soft-max in float32.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from covey.causal import accepted_arguments
+from covey.causal import accepted_arguments, innermost
+from covey.update.attention import packed
 from covey.update.batch import MicroBatch
+from covey.update.packing import longest_sequence, pack
+from covey.update.scoring import Scoring, can_score, teach
+
+logger = logging.getLogger(__name__)
+
+FINE = 1e-3
+"""Largest difference of a log-probability between the two ways, in nats, for weights in float32."""
+COARSE = 0.03
+"""Mean difference for weights of half precision, whose rounding differs with the shape of a batch."""
 
 
-def token_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability of each completion token, and the entropy of the distribution it was drawn from.
+class Forward:
+    """Computes token log-probabilities of one policy.
 
     Args:
-        model: the causal model, possibly wrapped for training.
+        policy: the causal model, before it is wrapped for training.
         temperature: logits are divided by it.
-
-    Returns:
-        Two float32 tensors of shape (tokens,); the second carries no gradient.
+        fast: False takes the plain way always.
     """
+
+    def __init__(self, policy: nn.Module, temperature: float = 1.0, fast: bool = True) -> None:
+        self.temperature = temperature
+        self.causal = innermost(policy)
+        self.window = _sliding_window(policy)
+        self.is_fast = fast and can_score(policy) and not _learns_prompts(policy)
+        self.is_checked = False
+        teach(policy)
+
+    def __call__(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Log-probability of each completion token, and the entropy of the distribution that it was drawn from.
+
+        Args:
+            model: the policy, possibly wrapped for training. Forward and backward pass run inside `layout(batch)`.
+
+        Returns:
+            Two float32 tensors of shape (tokens,).
+        """
+        way = packed_logprobs if self._packs(batch) else plain_logprobs
+        with self.layout(batch):
+            return way(model, batch, self.temperature)
+
+    def layout(self, batch: MicroBatch) -> AbstractContextManager[None]:
+        """The context in which a micro-batch goes forward and backward: checkpointed layers run again in the latter."""
+        return packed(self.causal) if self._packs(batch) else nullcontext()
+
+    def _packs(self, batch: MicroBatch) -> bool:
+        if self.window is not None and longest_sequence(batch) > self.window:
+            return False
+        if self.is_fast and not self.is_checked:
+            self._check(batch)
+        return self.is_fast
+
+    @torch.no_grad()
+    def _check(self, batch: MicroBatch) -> None:
+        """Compare the two ways on this micro-batch, in the precision of the weights."""
+        self.is_checked = True
+        dtype = next(self.causal.parameters()).dtype
+        try:
+            with _bare(self.causal), torch.autocast(batch.mask.device.type, enabled=False):
+                gap = _gap(self.causal, batch, self.temperature)
+        except (TypeError, AssertionError) as error:
+            self._give_up(f"it does not take a packed row ({error})")
+            return
+        largest, mean = float(gap.max()), float(gap.mean())
+        if not (largest <= FINE if dtype in (torch.float32, torch.float64) else mean <= COARSE):
+            self._give_up(
+                f"its log-probabilities would differ by {largest:.2g} at most, {mean:.2g} on average"
+            )
+
+    def _give_up(self, reason: str) -> None:
+        self.is_fast = False
+        logger.warning("%s is trained row by row, without packing: %s.", type(self.causal).__name__, reason)
+
+
+@contextmanager
+def _bare(causal: nn.Module) -> Iterator[None]:
+    """The causal model without what training wrapped around its `forward`, such as autocast."""
+    wrapped = causal.forward
+    teach(causal)
+    try:
+        yield
+    finally:
+        causal.forward = wrapped
+
+
+def packed_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The fast way."""
+    row = pack(batch)
+    scoring = Scoring(row.predicts, batch.targets, temperature, {"sections": row.sections})
+    with packed(innermost(model)):
+        logprobs, entropy = model(
+            input_ids=row.ids, position_ids=row.positions, use_cache=False, scoring=scoring
+        )
+    return logprobs, entropy
+
+
+def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The plain way: one row per completion, padded on the right, the model's own logits."""
     starts = [len(p) for p in batch.prompts]
     first, last = min(starts) - 1, max(s + n for s, n in zip(starts, batch.lengths, strict=True)) - 1
     logits = _logits(model, batch, first, last)
@@ -32,8 +126,7 @@ def token_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0
         logits[i, s - 1 - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))
     ]
     logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)
-    with torch.no_grad():
-        entropy = -(logprobs.exp() * logprobs).nan_to_num().sum(-1)
+    entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)
     return logprobs.gather(-1, batch.targets[:, None])[:, 0], entropy
 
 
@@ -42,10 +135,9 @@ def _logits(model: nn.Module, batch: MicroBatch, first: int, last: int) -> Tenso
     device = batch.mask.device
     ids = [[*p, *c] for p, c in zip(batch.prompts, batch.completions, strict=True)]
     width = max(map(len, ids))
-    mask = torch.tensor([[1] * len(i) + [0] * (width - len(i)) for i in ids], device=device)
     arguments: dict[str, Any] = {
         "input_ids": torch.tensor([i + [0] * (width - len(i)) for i in ids], device=device),
-        "attention_mask": mask,
+        "attention_mask": torch.tensor([[1] * len(i) + [0] * (width - len(i)) for i in ids], device=device),
         "use_cache": False,
     }
     accepted = accepted_arguments(model)
@@ -57,3 +149,25 @@ def _logits(model: nn.Module, batch: MicroBatch, first: int, last: int) -> Tenso
         return kept
     every: Tensor = model(**arguments).logits
     return every[:, first:last]
+
+
+def _gap(model: nn.Module, batch: MicroBatch, temperature: float) -> Tensor:
+    fast, _ = packed_logprobs(model, batch, temperature)
+    plain, _ = plain_logprobs(model, batch, temperature)
+    return (fast - plain).abs()
+
+
+def _sliding_window(policy: nn.Module) -> int | None:
+    """The shortest attention window of any layer; None where every layer sees everything."""
+    config: Any = getattr(innermost(policy), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    layers = getattr(text, "layer_types", None) or ["sliding_attention"]
+    windows = [getattr(text, "sliding_window", None)] if "sliding_attention" in layers else []
+    windows += [getattr(m, "sliding_window", None) for m in policy.modules()]
+    return min((w for w in windows if isinstance(w, int) and w > 0), default=None)
+
+
+def _learns_prompts(policy: nn.Module) -> bool:
+    """Whether the adapter puts virtual tokens before every row."""
+    adapters = getattr(policy, "peft_config", None) or {}
+    return any(getattr(c, "is_prompt_learning", False) for c in adapters.values())

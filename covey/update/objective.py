@@ -1,127 +1,110 @@
-"""The GRPO objective: log-probabilities, advantages and masks in; a scalar and metrics out.
+"""The GRPO objective: the terms of a micro-batch in; its share of the optimizer step's loss and metrics out.
 
-Source: GRPO (arXiv:2402.03300, eq. 3 and 4), with the clip bounds of DAPO (arXiv:2503.14476, eq. 8), the cap of
-INTELLECT-2 for negative advantages (arXiv:2505.07291, section 3.4), and the KL estimators of Schulman ("Approximating KL
-divergence", 2020).
+    loss = Σ_{i,t} w_i ( c_{i,t} L_{i,t} + β KL_{i,t} - e H_{i,t} )
 
-Departures:
-- The KL estimate is multiplied by the ratio (DeepSeek-V3.2, arXiv:2512.02556), so that its gradient is that of the
-  divergence; differentiated alone, k3 has the gradient of the reversed divergence.
-- Log-ratios are bounded to ±20 before they are exponentiated; beyond, the loss would overflow long before it meant
-  anything. `ratio/bounded` counts how often that happens.
-
-Symbols: l, o, f are log-probabilities of the sampled token under the present policy, the policy at sampling time and the
-reference; r = exp(l - o); A the advantage. All tensors are flat over the tokens of a micro-batch, shape (tokens,).
+Source: GRPO (arXiv:2402.03300, eq. 3). L is one of `covey.update.losses`; w of `covey.update.reduction`, from totals of the
+whole step; c what a token's policy part is weighed with: the correction for the sampler, the off-policy mask
+(`covey.update.correction`), the choice of tokens with high entropy (`covey.update.selection`). KL is one of
+`covey.update.kl`, H the entropy. One set of weights reduces all of it, so that β and e mean the same for every cut.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from covey.metrics import Largest, Mean, Metric, Smallest
-
-BOUND = 20.0
-"""Largest absolute log-ratio that is exponentiated; exp(20) is about 5e8."""
+from covey.errors import ConfigError
+from covey.metrics import Mean, Metric
+from covey.update.correction import (
+    Correction,
+    gap_metrics,
+    importance_weights,
+    off_policy_mask,
+    weight_metrics,
+)
+from covey.update.kl import Estimator, k3, kl_loss
+from covey.update.losses.clipped import Clipped
+from covey.update.ratios import BOUND, ratio
+from covey.update.terms import Loss, LossTerms, TokenLosses
 
 
 @dataclass(frozen=True)
-class Clip:
-    """Bounds of the ratio: 1 - low, 1 + high, and a cap for negative advantages."""
+class Objective:
+    """What is minimised, without the numbers of a step."""
 
-    low: float = 0.2
-    high: float = 0.2
-    delta: float | None = None
+    loss: Loss = field(default_factory=Clipped)
+    """The policy's part."""
+    correction: Correction | None = None
+    """How tokens are weighed for what the sampler did differently; None: not at all."""
+    off_policy_threshold: float | None = None
+    """Completions beyond are left out, see `covey.update.correction`; None: all stay."""
+    beta: float = 0.0
+    """Weight of the divergence to the reference."""
+    kl_estimator: Estimator = "k3"
+    unbiased_kl: bool = True
+    """Whether the estimate is weighed by the ratio so that its gradient is that of the divergence."""
 
-
-def ratio(new: Tensor, old: Tensor) -> Tensor:
-    """r = exp(l - o), the log-ratio bounded."""
-    return torch.exp((new - old).clamp(-BOUND, BOUND))
-
-
-def clipped_loss(ratios: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
-    """-min(r A, clip(r, 1 - low, 1 + high) A) per token; with delta, r is capped at delta in the first term."""
-    free = ratios if clip.delta is None else ratios.clamp(max=clip.delta)
-    bounded = ratios.clamp(1 - clip.low, 1 + clip.high)
-    return -torch.minimum(free * advantages, bounded * advantages)
-
-
-def k1(new: Tensor, reference: Tensor) -> Tensor:
-    """l - f: unbiased, high variance, sometimes negative; its gradient through l alone is 0 in expectation."""
-    return new - reference
-
-
-def k2(new: Tensor, reference: Tensor) -> Tensor:
-    """(l - f)² / 2: biased, low variance; its gradient is that of KL(policy, reference)."""
-    return (new - reference) ** 2 / 2
-
-
-def k3(new: Tensor, reference: Tensor) -> Tensor:
-    """exp(f - l) - (f - l) - 1: unbiased, low variance, never negative."""
-    gap = reference - new
-    return torch.exp(gap.clamp(-BOUND, BOUND)) - gap - 1
+    def __call__(self, terms: LossTerms, entropy_coef: float = 0.0) -> tuple[Tensor, dict[str, Metric]]:
+        """The share of one micro-batch in the loss of its optimizer step: a scalar, and metrics over its tokens."""
+        losses, metrics = token_losses(self.loss, terms)
+        factor, factor_metrics = policy_factor(terms, self.correction, self.off_policy_threshold)
+        total = losses if factor is None else losses * factor
+        metrics |= factor_metrics | gap_metrics(terms) | ratio_metrics(terms)
+        if terms.reference is not None:
+            ratios = ratio(terms.new, terms.old) if self.unbiased_kl else None
+            total = total + self.beta * kl_loss(self.kl_estimator, terms.new, terms.reference, ratios)
+            metrics["kl"] = terms.mean(k3(terms.new, terms.reference))
+        if terms.entropy is not None:
+            metrics["entropy"] = terms.mean(terms.entropy)
+            if entropy_coef:
+                total = total - entropy_coef * terms.entropy
+        return (total * terms.weights).sum(), metrics
 
 
-def kl_loss(new: Tensor, reference: Tensor, ratios: Tensor | None) -> Tensor:
-    """k3 per token, times the ratio where its gradient is to be unbiased."""
-    estimate = k3(new, reference)
-    return estimate if ratios is None else estimate * ratios
+def token_losses(loss: Loss, terms: LossTerms) -> TokenLosses:
+    """What a loss says of each token.
 
-
-def objective(
-    new: Tensor,
-    old: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    mask: Tensor,
-    clip: Clip,
-    reference: Tensor | None = None,
-    beta: float = 0.0,
-    unbiased_kl: bool = True,
-) -> tuple[Tensor, dict[str, Metric]]:
-    """The share of one micro-batch in the loss of its optimizer step.
-
-    Args:
-        new: log-probabilities under the present policy, with gradient. Shape (tokens,).
-        old: the same under the policy at sampling time. Shape (tokens,).
-        advantages: one per token. Shape (tokens,).
-        weights: what each token weighs, see `covey.update.reduction`. Shape (tokens,).
-        mask: tokens that enter the loss. Shape (tokens,), bool.
-        clip: bounds of the ratio.
-        reference: log-probabilities under the reference, where beta is not 0. Shape (tokens,).
-        beta: weight of the KL divergence.
-        unbiased_kl: whether the KL estimate is multiplied by the ratio.
-
-    Returns:
-        A scalar, and metrics over the tokens that enter the loss.
+    Raises:
+        ConfigError: it is not one number per token.
     """
-    ratios = ratio(new, old)
-    losses = clipped_loss(ratios, advantages, clip)
-    metrics = clip_metrics(ratios.detach(), advantages, mask, clip)
-    metrics["ratio/bounded"] = Mean.of(((new - old).detach().abs() > BOUND)[mask].float().tolist())
-    if reference is not None:
-        losses = losses + beta * kl_loss(new, reference, ratios if unbiased_kl else None)
-        metrics["kl"] = masked_mean(k3(new.detach(), reference), mask)
-    return (losses * weights)[mask].sum(), metrics
+    result = loss(terms)
+    losses, metrics = result if isinstance(result, tuple) else (result, {})
+    if not isinstance(losses, Tensor) or losses.shape != terms.new.shape:
+        came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ConfigError(
+            f"The loss {getattr(loss, '__name__', type(loss).__name__)!r} gave {came} for {terms.new.numel()} tokens. "
+            f"Return one loss per token, a tensor of shape {tuple(terms.new.shape)}, alone or with a dictionary of "
+            "metrics; the reduction follows."
+        )
+    return losses, dict(metrics)
 
 
-def clip_metrics(ratios: Tensor, advantages: Tensor, mask: Tensor, clip: Clip) -> dict[str, Metric]:
-    """Shares of tokens whose gradient the clip stops, and the mean ratio."""
-    low = masked_mean(((ratios < 1 - clip.low) & (advantages < 0)).float(), mask)
-    high = masked_mean(((ratios > 1 + clip.high) & (advantages > 0)).float(), mask)
-    return {
-        "clip_ratio/low_mean": low,
-        "clip_ratio/low_min": Smallest(low.value),
-        "clip_ratio/high_mean": high,
-        "clip_ratio/high_max": Largest(high.value),
-        "clip_ratio/region_mean": Mean(low.total + high.total, low.count),
-        "ratio/mean": masked_mean(ratios, mask),
-    }
+def policy_factor(
+    terms: LossTerms, correction: Correction | None, off_policy_threshold: float | None
+) -> tuple[Tensor | None, dict[str, Metric]]:
+    """What the policy part of each token is weighed with, without gradient; None: nothing weighs."""
+    factors: list[Tensor] = []
+    metrics: dict[str, Metric] = {}
+    if correction is not None:
+        weights = importance_weights(terms, correction)
+        factors.append(weights)
+        metrics |= weight_metrics(weights)
+    if off_policy_threshold is not None:
+        kept = off_policy_mask(terms, off_policy_threshold)
+        factors.append(kept)
+        metrics["sampling/off_policy_share"] = terms.mean(~kept)
+    if terms.is_forking is not None:
+        factors.append(terms.is_forking)
+        metrics["entropy/kept_share"] = terms.mean(terms.is_forking)
+    if not factors:
+        return None, metrics
+    return torch.stack([f.to(terms.new.dtype) for f in factors]).prod(0), metrics
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Mean:
-    """Mean over the tokens in the mask, as sum and count."""
-    kept = values[mask]
-    return Mean(float(kept.double().sum()), float(kept.numel()))
+def ratio_metrics(terms: LossTerms) -> dict[str, Metric]:
+    """The mean ratio, and how often its bound acts."""
+    gaps = (terms.new - terms.old).detach()
+    bounded: Mean = terms.mean(gaps.abs() > BOUND)
+    return {"ratio/mean": terms.mean(ratio(terms.new, terms.old)), "ratio/bounded": bounded}

@@ -10,25 +10,33 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from covey.errors import RewardError
 from covey.groups import Score
 from covey.rewards.batch import RESERVED, Notes, RewardBatch
+from covey.rewards.failure import Failure
+from covey.rewards.names import DECORATED, reward_name
+from covey.rewards.options import RewardOptions
 
 
-@dataclass
+@dataclass(eq=False)
 class Reward:
-    """A callable and what is known of it.
+    """A callable and what is known of it. It is itself a plain reward function.
 
     `names` are the arguments it asks for; `required` those without a default; `takes_all` says that it has `**kwargs`
     and gets everything.
+
+    Raises:
+        RewardError: it cannot be called by keyword, or its options ask for what cannot be kept.
     """
 
     function: Callable[..., Any]
     name: str
+    options: RewardOptions = None  # type: ignore[assignment]
+    """Under what terms it takes part; by default those that the function brings along."""
     names: frozenset[str] = field(init=False)
     required: frozenset[str] = field(init=False)
     takes_all: bool = field(init=False)
@@ -41,17 +49,44 @@ class Reward:
         self.required = frozenset(n for n, p in by_name.items() if p.default is p.empty)
         self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.is_async = _is_async(self.function)
+        if self.options is None:
+            self.options = options_of(self.function)
+        self._check_place()
+        self.__name__ = self.name
+
+    def _check_place(self) -> None:
+        options = self.options
+        if self.is_async and options.where != "inline":
+            raise RewardError(
+                f"Reward {self.name!r} is a coroutine function, which runs on the event loop; leave where={options.where!r} out."
+            )
+        if options.timeout is not None and options.where == "inline" and not self.is_async:
+            raise RewardError(
+                f"Reward {self.name!r}: timeout={options.timeout} cannot be kept inline, where nothing can interrupt a "
+                "function. Use where='process' (killed at the deadline), 'thread' (given up, runs on) or 'sandbox'."
+            )
 
     def missing_columns(self, columns: Iterable[str]) -> list[str]:
-        """Required arguments that neither Covey nor the dataset provides."""
-        return sorted(self.required - set(columns) - set(RESERVED))
+        """Required arguments that neither Covey nor the dataset provides.
+
+        A callable may know better than its signature says, and have a method `missing_columns` of its own.
+        """
+        columns = list(columns)
+        missing = self.required - set(columns) - set(RESERVED)
+        asked = getattr(self.function, "missing_columns", None)
+        return sorted(missing | set(asked(columns) if asked is not None else ()))
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Call the function with those of the arguments that it asks for; a coroutine function gives a coroutine."""
+        return self.function(**self.wanted(arguments))
+
+    def wanted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the arguments that the function asks for: what its signature names, or all for `**kwargs`."""
+        return {name: value for name, value in arguments.items() if self.takes_all or name in self.names}
 
     def call(self, batch: RewardBatch, notes: Notes) -> Any:
-        """Call the function with what it asks for; a coroutine function gives a coroutine."""
-        arguments = batch.arguments(notes)
-        if not self.takes_all:
-            arguments = {name: value for name, value in arguments.items() if name in self.names}
-        return self.function(**arguments)
+        """Call the function with what it asks for of a batch."""
+        return self(**batch.arguments(notes))
 
     def scores(self, result: Any, expected: int) -> list[Score]:
         """What a call gave, as scores.
@@ -59,10 +94,15 @@ class Reward:
         Raises:
             RewardError: wrong container, wrong length, or a value that is neither a number nor None.
         """
-        values = self._values(result, expected)
-        return [self._score(value, row) for row, value in enumerate(values)]
+        values = self.values(result, expected)
+        return [self.score(value, row) for row, value in enumerate(values)]
 
-    def _values(self, result: Any, expected: int) -> Sequence[Any]:
+    def values(self, result: Any, expected: int) -> Sequence[Any]:
+        """What a call gave, as a sequence of the right length; what it holds is not looked at.
+
+        Raises:
+            RewardError: wrong container or wrong length.
+        """
         if hasattr(result, "tolist") and getattr(result, "ndim", 1) == 1:  # numpy arrays and torch tensors
             result = result.tolist()
         if inspect.isgenerator(result):
@@ -79,7 +119,12 @@ class Reward:
             )
         return result
 
-    def _score(self, value: Any, row: int) -> Score:
+    def score(self, value: Any, row: int) -> Score:
+        """One value as a score; NaN and infinities are failures.
+
+        Raises:
+            RewardError: neither a number nor None.
+        """
         if value is None:
             return Score(None, "not_applicable")
         if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy scalars and 0-d tensors
@@ -91,51 +136,21 @@ class Reward:
             )
         number = float(value)
         if not math.isfinite(number):
-            return Score(None, "failed", f"{number} is not a finite number")
+            reason = value.reason if isinstance(value, Failure) else f"{number} is not a finite number"
+            return Score(None, "failed", reason)
         return Score(number)
 
 
-def as_rewards(functions: Any) -> list[Reward]:
-    """Wrap one callable or a list of them; names are made unique.
-
-    Raises:
-        RewardError: nothing was given, or something that cannot be called.
-    """
-    listed = list(functions) if isinstance(functions, list | tuple) else [functions]
-    if not listed:
-        raise RewardError(
-            "reward_funcs is empty. Give at least one reward: a function, a model's name, or a module."
-        )
-    names = unique_names([reward_name(f) for f in listed])
-    return [Reward(f, name) for f, name in zip(listed, names, strict=True)]
-
-
-def reward_name(function: Any) -> str:
-    """The name a reward goes by in metrics and records.
-
-    Its `name` or `__name__`; of a partial that of the function inside; of an object that of its class.
-    """
-    while isinstance(function, functools.partial):
-        function = function.func
-    for attribute in ("name", "__name__"):
-        name = getattr(function, attribute, None)
-        if isinstance(name, str) and name:
-            return "lambda" if name == "<lambda>" else name
-    return type(function).__name__
-
-
-def unique_names(names: Sequence[str]) -> list[str]:
-    """`a, a, b` → `a, a_2, b`: no two rewards share a metric."""
-    taken: set[str] = set()
-    unique = []
-    for name in names:
-        candidate, number = name, 1
-        while candidate in taken:
-            number += 1
-            candidate = f"{name}_{number}"
-        taken.add(candidate)
-        unique.append(candidate)
-    return unique
+def options_of(function: Any, **given: Any) -> RewardOptions:
+    """The terms of a function: what it says of itself, what its decorator says, what is given here."""
+    if isinstance(function, Reward):
+        base = function.options
+    elif getattr(function, DECORATED, None) is not None:
+        base = getattr(function, DECORATED)[1]
+    else:
+        base = RewardOptions(pure=getattr(function, "pure", False) is True)
+    said = {field.name: getattr(base, field.name) for field in fields(base)}
+    return RewardOptions.of(reward_name(function), **{**said, **given})
 
 
 def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
@@ -144,6 +159,10 @@ def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
         raise RewardError(
             f"Reward {name!r} is {_describe(function)}, which cannot be called. A reward is a function, a coroutine "
             "function, an object with __call__, a module, or the name of a reward model."
+        )
+    if hasattr(function, "forward") and hasattr(function, "parameters"):
+        raise RewardError(
+            f"Reward {name!r} is a model. Give it with its tokenizer: RewardModel(model, tokenizer)."
         )
     bound = set(function.keywords) if isinstance(function, functools.partial) else set()
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in bound]

@@ -1,0 +1,98 @@
+"""covey quickstart: the bundled policy learns three tasks at once, on a CPU, in about three minutes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+INTRO = """\
+A language model of {millions:.1f} million weights that has seen careless work learns, by GRPO alone, to work carefully.
+
+  countdown   numbers and a target → an expression          a rule checks it
+  code        what a function should do → the function      tests check it
+  text        a topic and a mood → a sentence               a small neural model scores it
+
+Accuracy is measured on {count} puzzles of each checkable task that it never trains on, before and after.
+"""
+
+NEXT = """\
+The run is in {run}, the model in {model}. What to type next:
+
+  covey report {run}        the whole run on one page: curves, completions side by side, hints
+  covey doctor {run}        what could go better
+  covey quickstart --seed 1        another run of the dice
+
+Your own reward is a function of completions that returns one number each: the README has one in twenty lines.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "quickstart",
+        help="watch the bundled policy learn, on a laptop, in three minutes",
+        description=__doc__,
+    )
+    parser.add_argument("--out", default="quickstart-run", help="folder of the run (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the samples and the order of the prompts")
+    parser.add_argument("--steps", type=int, default=None, help="optimizer steps (default: the tuned number)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    start = time.perf_counter()
+    trainer = make_trainer(arguments.out, arguments.seed, arguments.steps)
+    sets = {name: len(rows) for name, rows in trainer.eval_dataset.items()}
+    print(INTRO.format(millions=trainer.num_weights / 1e6, count=max(sets.values())))
+    print("Before: " + spoken(before := accuracies(trainer)) + "\n")
+    trainer.train()
+    after = accuracies(trainer)
+    model = Path(arguments.out) / "model"
+    trainer.save_model(str(model))
+    print(f"\nBefore: {spoken(before)}\nAfter:  {spoken(after)}")
+    print(f"{time.perf_counter() - start:.0f} seconds in all.\n")
+    print(NEXT.format(run=arguments.out, model=model))
+    return 0
+
+
+def make_trainer(out: str, seed: int = 0, steps: int | None = None, **changes: Any) -> Any:
+    """The quickstart's trainer; `changes` are settings that differ from the tuned ones."""
+    from datasets import Dataset
+
+    from covey import GRPOConfig, GRPOTrainer
+    from covey.rewards import load_reward_model
+    from covey.tasks import quickstart
+
+    steps = steps or quickstart.STEPS
+    settings = {**quickstart.settings(seed, steps), "display": "live", **changes}
+    rewards = [*quickstart.RULES, quickstart.text_reward(load_reward_model(str(quickstart.REWARD_MODEL)))]
+    return GRPOTrainer(
+        str(quickstart.POLICY),
+        rewards,
+        GRPOConfig(output_dir=out, **settings),
+        Dataset.from_list(quickstart.train_rows(seed, steps)),
+        {name: Dataset.from_list(rows) for name, rows in quickstart.held_out_rows().items()},
+    )
+
+
+def accuracies(trainer: Any) -> dict[str, tuple[float, float, float]]:
+    """Accuracy on the held-out puzzles by task, with its 95 % interval."""
+    metrics = trainer.evaluate()
+    found = {}
+    for task in trainer.eval_dataset:
+        name = f"eval_{task}_rewards/{task}_reward"
+        found[task] = (metrics[f"{name}/mean"], metrics[f"{name}/low"], metrics[f"{name}/high"])
+    return found
+
+
+def spoken(accuracies: dict[str, tuple[float, float, float]]) -> str:
+    return "   ".join(
+        f"{task} {mean:.0%} right (95 % interval {low:.0%} to {high:.0%})"
+        for task, (mean, low, high) in accuracies.items()
+    )

@@ -1,0 +1,65 @@
+"""`covey report RUN`: one HTML file about a run, or about several to compare."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "write one self-contained HTML file about a run, or several to compare"
+
+EXAMPLES = """
+examples:
+  covey report quickstart-run                        writes quickstart-run/report.html
+  covey report run-a run-b -o compare.html           both in one page
+  covey report big-run --max-size 200                allow 200 MB of completions
+
+The file needs no network and no server. Where the completions take more than the limit, those of evenly spread steps
+are kept, and the page says so; numbers are always complete.
+
+Exit status: 0 written, 2 there is no record.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "report",
+        help=HELP,
+        description=HELP,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="output directory of a run, or its record folder"
+    )
+    parser.add_argument(
+        "-o", "--output", help="the file to write (default: report.html in the first run's directory)"
+    )
+    parser.add_argument(
+        "--max-size",
+        type=float,
+        default=64.0,
+        metavar="MB",
+        help="bound of the completions in the file (default: 64)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report and say where it is."""
+    from covey.runs import schema
+    from covey.runs.report import write_report
+
+    try:
+        output = args.output or default_output(schema.record_folder(args.runs[0]))
+        path = write_report(args.runs, output, args.max_size)
+    except (FileNotFoundError, ValueError) as error:
+        print(f"covey report: {error}", file=sys.stderr)
+        return 2
+    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return 0
+
+
+def default_output(record: Path) -> Path:
+    """`report.html` beside the record."""
+    return record.resolve().parent / "report.html"

@@ -1,0 +1,106 @@
+"""Which settings have an effect only together with others: one table, so that a setting without effect is refused.
+
+A setting that stands at its default is never refused: nobody asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from covey.loss_types import LOSS_SETTINGS, LOSS_TYPES
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Settings, and when they act."""
+
+    settings: tuple[str, ...]
+    holds: Callable[[Any], bool]
+    """Whether they act, given all settings."""
+    reason: str
+    """Why they do not, otherwise; completes "... has no effect"."""
+
+
+CONDITIONS = (
+    Condition(
+        ("epsilon",),
+        lambda s: s.loss_type != "cispo" or s.cispo_bound == "relative",
+        "with cispo_bound='absolute', which has no lower bound",
+    ),
+    Condition(
+        ("multi_objective_aggregation", "scale_rewards"),
+        lambda s: s.advantage_estimator == "grpo",
+        "with an advantage_estimator other than 'grpo', which sums the rewards and scales by its own rule",
+    ),
+    Condition(
+        ("scale_rewards",),
+        lambda s: s.multi_objective_aggregation == "sum_then_normalize",
+        "with normalize_then_sum, which normalises each reward within its group",
+    ),
+    Condition(
+        ("truncated_reward", "kl_in_reward"),
+        lambda s: s.multi_objective_aggregation == "sum_then_normalize",
+        "with normalize_then_sum, which looks at each reward and never at the total",
+    ),
+    Condition(
+        ("truncated_reward",),
+        lambda s: s.truncated_in_baseline,
+        "with truncated_in_baseline=False: truncated completions get no advantage",
+    ),
+    Condition(
+        ("truncated_in_denominator",),
+        lambda s: s.mask_truncated_completions,
+        "without mask_truncated_completions: truncated completions are in the loss",
+    ),
+    Condition(
+        ("kl_in_reward", "kl_estimator", "use_bias_correction_kl", "sync_ref_model"),
+        lambda s: s.beta != 0,
+        "with beta=0: no reference is kept",
+    ),
+    Condition(
+        ("use_bias_correction_kl",),
+        lambda s: not s.kl_in_reward,
+        "with kl_in_reward, where the divergence is a number without gradient",
+    ),
+    Condition(
+        ("ref_model_mixup_alpha", "ref_model_sync_steps"),
+        lambda s: s.sync_ref_model,
+        "without sync_ref_model",
+    ),
+    Condition(
+        ("entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target"),
+        lambda s: s.use_adaptive_entropy,
+        "without use_adaptive_entropy",
+    ),
+    Condition(
+        ("importance_sampling_mode", "importance_sampling_cap", "importance_sampling_floor"),
+        lambda s: s.importance_sampling_correction,
+        "without importance_sampling_correction",
+    ),
+)
+
+
+def without_effect(settings: Any, defaults: Mapping[str, Any]) -> str | None:
+    """The first setting that was changed and would do nothing, in a sentence; None where there is none.
+
+    Args:
+        settings: an object with one attribute per setting.
+        defaults: the defaults, by name.
+    """
+    for name in sorted(LOSS_SETTINGS - LOSS_TYPES[settings.loss_type].settings):
+        if getattr(settings, name) != defaults[name]:
+            acting = sorted(n for n, t in LOSS_TYPES.items() if name in t.settings)
+            return (
+                f"{name}={getattr(settings, name)!r} has no effect with loss_type={settings.loss_type!r}. It acts on "
+                f"{', '.join(acting)}. Leave it at {defaults[name]!r}, or choose one of these."
+            )
+    for condition in CONDITIONS:
+        for name in condition.settings:
+            if getattr(settings, name) != defaults[name] and not condition.holds(settings):
+                return (
+                    f"{name}={getattr(settings, name)!r} has no effect {condition.reason}. Leave it at "
+                    f"{defaults[name]!r}, or change the other."
+                )
+    return None

@@ -1,0 +1,72 @@
+"""What happens when loss or gradients are not finite: the step is not applied, its completion is named, the run stops in time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers.trainer_utils import get_last_checkpoint
+
+from covey.errors import CoveyWarning, DivergedError
+from covey.update.batch import MicroBatch
+
+
+class Guard:
+    """Counts optimizer steps in a row whose gradients were not finite.
+
+    Args:
+        limit: so many in a row stop the run.
+        output_dir: where checkpoints lie.
+        decode: token ids → text.
+    """
+
+    def __init__(self, limit: int, output_dir: str, decode: Callable[[Sequence[int]], str]) -> None:
+        self.limit, self.output_dir, self.decode = limit, output_dir, decode
+        self.in_a_row = 0
+
+    def passes(self, norm: float | torch.Tensor) -> bool:
+        """Whether the gradient's norm is finite; a finite one ends the count."""
+        is_finite = bool(torch.isfinite(torch.as_tensor(norm)))
+        if is_finite:
+            self.in_a_row = 0
+        return is_finite
+
+    def drop(self, model: nn.Module, step: int, batches: Sequence[MicroBatch]) -> str:
+        """Take the gradients away, so that the optimizer leaves the weights alone; gives what is to be reported.
+
+        Raises:
+            DivergedError: it was one too many in a row.
+        """
+        for parameter in model.parameters():
+            parameter.grad = None
+        self.in_a_row += 1
+        event = (
+            f"Step {step}: the gradient is not finite; the step is not applied ({self.in_a_row} in a row). "
+            f"{self._suspect(batches)}"
+        )
+        warnings.warn(event, CoveyWarning, stacklevel=3)
+        if self.in_a_row >= self.limit:
+            raise DivergedError(
+                f"{event} The run stops at max_nonfinite_steps={self.limit}. The weights are those of the last good step; "
+                f"the last checkpoint is {self._last_checkpoint()}. Lower the learning rate, or look at this completion."
+            )
+        return event
+
+    def _last_checkpoint(self) -> str:
+        last = get_last_checkpoint(self.output_dir) if Path(self.output_dir).is_dir() else None
+        return last or "none: nothing was saved yet"
+
+    def _suspect(self, batches: Sequence[MicroBatch]) -> str:
+        """The first completion of the step whose log-probabilities are not finite, or the first of all."""
+        for batch in batches:
+            bad = batch.row[~torch.isfinite(batch.old)] if batch.old is not None else batch.row[:0]
+            if len(bad):
+                return f"Log-probabilities are not finite for {self._shown(batch, int(bad[0]))}"
+        return f"Its first completion is {self._shown(batches[0], 0)}"
+
+    def _shown(self, batch: MicroBatch, row: int) -> str:
+        prompt, completion = self.decode(batch.prompts[row]), self.decode(batch.completions[row])
+        return f"completion {completion[:300]!r} of prompt {prompt[:300]!r}."

@@ -1,0 +1,89 @@
+"""What `loss_type` can say: the loss of a token, how the losses are summed, and which settings act on it.
+
+One table for the settings, which refuse what would have no effect, and for the update, which builds what it names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BOUNDS = frozenset({"epsilon", "epsilon_high"})
+_LEVEL = frozenset({"importance_sampling_level"})
+_CORRECTION = frozenset(
+    {
+        "importance_sampling_correction",
+        "importance_sampling_mode",
+        "importance_sampling_cap",
+        "importance_sampling_floor",
+    }
+)
+_CLIP = _BOUNDS | _LEVEL | {"delta"}
+
+
+@dataclass(frozen=True)
+class LossType:
+    """What a name of `loss_type` stands for."""
+
+    loss: str
+    """The loss of a token: a file of `covey.update.losses`."""
+    reduction: str
+    """How the losses of tokens are summed: a name of `covey.update.reduction`."""
+    options: frozenset[str]
+    """Settings that act on the loss of a token."""
+    is_idle_without_advantage: bool = True
+    """Whether a completion of advantage 0 has neither loss nor gradient, nor a say in that of others."""
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """Every setting of `LOSS_SETTINGS` that acts."""
+        return self.options | (_CORRECTION if self.is_corrected else frozenset())
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether its tokens are weighed by π_old / π_sampled; the others compare with the sampler themselves."""
+        return self.loss not in ("dppo", "vespo")
+
+
+LOSS_TYPES: dict[str, LossType] = {
+    "grpo": LossType("clipped", "grpo", _CLIP),
+    "dr_grpo": LossType("clipped", "dr_grpo", _CLIP),
+    "dapo": LossType("clipped", "dapo", _CLIP),
+    "bnpo": LossType("clipped", "bnpo", _CLIP),
+    "prompt_mean": LossType("clipped", "prompt_mean", _CLIP),
+    "luspo": LossType("luspo", "luspo", _BOUNDS | {"delta"}),
+    "gmpo": LossType("gmpo", "grpo", _BOUNDS),
+    "cispo": LossType("cispo", "dapo", _BOUNDS | _LEVEL | {"cispo_bound"}),
+    "sapo": LossType("sapo", "grpo", _LEVEL | {"sapo_temperature_pos", "sapo_temperature_neg"}),
+    "vespo": LossType(
+        "vespo",
+        "dapo",
+        frozenset(
+            {
+                "vespo_k_pos",
+                "vespo_lambda_pos",
+                "vespo_k_neg",
+                "vespo_lambda_neg",
+                "importance_sampling_correction",
+            }
+        ),
+    ),
+    "dppo": LossType("dppo", "dapo", _BOUNDS | {"dppo_kl_coef"}, is_idle_without_advantage=False),
+    "clip_cov": LossType(
+        "clip_cov",
+        "dapo",
+        _BOUNDS | {"delta", "covariance_share", "covariance_low", "covariance_high"},
+        is_idle_without_advantage=False,
+    ),
+    "kl_cov": LossType(
+        "kl_cov",
+        "dapo",
+        frozenset({"covariance_share", "kl_cov_coef"}),
+        is_idle_without_advantage=False,
+    ),
+}
+
+REDUCTIONS = ("grpo", "dr_grpo", "dapo", "bnpo", "prompt_mean")
+"""Loss types that share the clipped loss and differ in the reduction alone; a loss of your own goes with one of them."""
+
+LOSS_SETTINGS: frozenset[str] = frozenset().union(*(o.settings for o in LOSS_TYPES.values()))
+"""Settings that act on some loss types and not on others."""

@@ -1,0 +1,392 @@
+"""What if: advantages and losses of recorded groups under other weights, estimators, filters or a changed reward.
+
+    from covey.rescore import WhatIf, rescore
+
+    changed = rescore("quickstart-run", WhatIf(weights={"format": 0.0}))
+    print(changed.summary())
+    changed.frame().query("flips")          # the completions that would be pushed the other way
+
+No model is needed. The advantages are those of `covey.score`, on the rounds in which the groups were scored. The loss is
+the surrogate of the first pass, where every ratio is 1: -Σ w_i n_i A_i, with the token weights w_i of
+`covey.update.reduction`, n_i tokens and advantage A_i; and |w_i n_i A_i| is how hard a completion pulls. (The logged loss of
+cispo, sapo and vespo is another number with the same gradient.)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import ConfigError, CoveyWarning, RewardError
+from covey.groups import Completion, Group, Prompt, Score
+from covey.loss_types import LOSS_TYPES
+from covey.rewards.contract import Reward
+from covey.rewards.evaluate import evaluate
+from covey.runs import Run
+from covey.runs.regroup import regroup
+from covey.score.advantages import has_spread, rows_of
+from covey.score.estimators import BASELINES, Outcomes, estimator
+from covey.score.scorer import reward_batch
+from covey.score.shaping import Shaping, shaped_totals
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+
+CHOICES: dict[str, Sequence[str]] = {
+    "advantage_estimator": ("grpo", *BASELINES),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "scale_rewards": ("group", "batch", "none"),
+    "loss_type": tuple(LOSS_TYPES),
+}
+"""What the settings can say that decide about advantages and weights."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """How the recorded groups are to be scored instead. What is None stays as it was."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights by reward name; rewards that are not named keep theirs."""
+    rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Functions that take the place of recorded rewards, or stand beside them under a new name with weight 1."""
+    advantage_estimator: str | None = None
+    multi_objective_aggregation: str | None = None
+    scale_rewards: str | None = None
+    truncated_reward: float | None = None
+    truncated_in_baseline: bool | None = None
+    loss_type: str | None = None
+    mask_truncated_completions: bool | None = None
+    drop_groups_without_spread: bool = False
+    """Leave groups without spread out of the loss and its totals, as dynamic sampling does."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Rows under one way of scoring; one value per completion."""
+
+    totals: Floats
+    """NaN where nothing scored it, or a reward failed."""
+    advantages: Floats
+    pulls: Floats
+    """|w n A|: how hard it pulls; those of a step are comparable."""
+    loss: Floats
+    """What it adds to the loss of its step at the first pass."""
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """The recorded completions before and after."""
+
+    keys: Mapping[str, NDArray[Any]]
+    """step, group, index, row, tokens."""
+    before: Scoring
+    after: Scoring
+    skipped: int = 0
+    """Completions left out, because a changed reward needs texts and these were not recorded."""
+
+    @property
+    def flips(self) -> NDArray[np.bool_]:
+        """Whether the advantage changes its sign: the completion would be pushed the other way."""
+        return self.before.advantages * self.after.advantages < 0
+
+    def summary(self) -> dict[str, float]:
+        """The change in numbers."""
+        n = max(1, len(self.flips))
+        starts = (self.before.advantages == 0) & (self.after.advantages != 0)
+        stops = (self.before.advantages != 0) & (self.after.advantages == 0)
+        return {
+            "completions": len(self.flips),
+            "skipped": self.skipped,
+            "flips": int(self.flips.sum()),
+            "flip_share": float(self.flips.sum() / n),
+            "starts_to_count": int(starts.sum()),
+            "stops_to_count": int(stops.sum()),
+            "signal_share_before": self._signal_share(self.before),
+            "signal_share_after": self._signal_share(self.after),
+            "loss_before": self._mean_loss(self.before),
+            "loss_after": self._mean_loss(self.after),
+            "correlation": _correlation(self.before.advantages, self.after.advantages),
+        }
+
+    def frame(self) -> pd.DataFrame:
+        """One row per completion: keys, totals, advantages and pulls before and after, `flips`."""
+        import pandas as pd
+
+        columns: dict[str, Any] = dict(self.keys)
+        for name in ("totals", "advantages", "pulls", "loss"):
+            columns[f"{name}_before"] = getattr(self.before, name)
+            columns[f"{name}_after"] = getattr(self.after, name)
+        return pd.DataFrame(columns | {"flips": self.flips})
+
+    def _signal_share(self, scoring: Scoring) -> float:
+        """Share of the groups in which any completion has an advantage."""
+        rows = rows_of(self.keys["step"].astype(np.int64) * 1_000_003 + self.keys["group"].astype(np.int64))
+        return float(np.mean([np.any(scoring.advantages[r] != 0) for r in rows])) if rows else 0.0
+
+    def _mean_loss(self, scoring: Scoring) -> float:
+        steps = rows_of(self.keys["step"])
+        return float(np.mean([scoring.loss[r].sum() for r in steps])) if steps else 0.0
+
+
+def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None = None) -> Rescored:
+    """Score the recorded groups of a run another way.
+
+    Args:
+        run: the run, its output directory, or its record.
+        what_if: what is to be different.
+        steps: only these steps, for example `range(100, 200)`.
+
+    Raises:
+        FileNotFoundError: there is no record.
+        ConfigError: a weight of a reward that the run does not have, or a setting that does not exist.
+        RewardError: a changed reward asks for what is not recorded, or breaks the contract.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    how = _how(what_if, run)
+    functions = [Reward(function, name) for name, function in what_if.rewards.items()]
+    parts, skipped = [], 0
+    for rows in _rounds(run, steps):
+        groups = regroup(rows) if functions else []
+        if groups is None:
+            skipped += rows.num_rows
+            continue
+        replaced = _run_again(functions, groups) if functions else {}
+        parts.append((_keys(rows), _as_recorded(rows, how.before), _rescored(rows, how, replaced)))
+    if how.has_varying_weights and (what_if.weights or what_if.rewards):
+        warnings.warn(
+            f"The weights of run {run.name!r} vary by task or over time. A changed weight is taken for a change of the one "
+            "that the record names.",
+            CoveyWarning,
+            stacklevel=2,
+        )
+    return Rescored(
+        {name: np.concatenate([keys[name] for keys, _, _ in parts] or [np.empty(0)]) for name in _KEYS},
+        _joined([before for _, before, _ in parts]),
+        _joined([after for _, _, after in parts]),
+        skipped,
+    )
+
+
+_KEYS = ("step", "group", "index", "row", "tokens")
+
+
+@dataclass
+class _How:
+    """The settings before and after, with the weights of every reward."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    old_weights: Mapping[str, float]
+    new_weights: Mapping[str, float]
+    drops_groups: bool
+    has_varying_weights: bool = False
+
+
+_DEFAULTS = {
+    "advantage_estimator": "grpo",
+    "multi_objective_aggregation": "sum_then_normalize",
+    "scale_rewards": "group",
+    "truncated_reward": None,
+    "truncated_in_baseline": True,
+    "loss_type": "dapo",
+    "mask_truncated_completions": False,
+    "truncated_in_denominator": "sequences",
+    "max_completion_length": None,
+    "kl_in_reward": False,
+}
+"""Settings that decide about advantages and losses, and what they are where the record does not say."""
+
+
+def _how(what_if: WhatIf, run: Run) -> _How:
+    """The changes laid over what was recorded."""
+    unknown = sorted(set(what_if.weights) - set(run.rewards) - set(what_if.rewards))
+    if unknown:
+        raise ConfigError(f"Run {run.name!r} has no reward {unknown[0]!r}; it has: {', '.join(run.rewards)}.")
+    before = {name: run.settings.get(name, default) for name, default in _DEFAULTS.items()}
+    if isinstance(before["scale_rewards"], bool):
+        before["scale_rewards"] = "group" if before["scale_rewards"] else "none"
+    changes = {
+        name: value for name, value in vars(what_if).items() if name in _DEFAULTS and value is not None
+    }
+    after = before | changes
+    for name, known in CHOICES.items():
+        if after[name] not in known:
+            raise ConfigError(f"{name} is {after[name]!r}; rescore knows {', '.join(known)}.")
+    if before["kl_in_reward"]:
+        warnings.warn(
+            f"Run {run.name!r} took a divergence off its rewards, which is not recorded. Advantages are worked out "
+            "without it.",
+            CoveyWarning,
+            stacklevel=3,
+        )
+    beside = {name: 1.0 for name in what_if.rewards if name not in run.rewards}
+    new = {**run.rewards, **beside, **what_if.weights}
+    return _How(before, after, run.rewards, new, what_if.drop_groups_without_spread)
+
+
+def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
+    """The completions that were scored together, round by round. A round never crosses two segments."""
+    for table in run.group_tables():
+        numbers = table["step"].to_numpy()
+        edges = [int(i) for i in np.flatnonzero(np.diff(numbers, prepend=-1))]
+        for start, stop in zip(edges, [*edges[1:], len(numbers)], strict=True):
+            if steps is None or int(numbers[start]) in steps:
+                yield table.slice(start, stop - start)
+
+
+def _run_again(functions: Sequence[Reward], groups: Sequence[Group]) -> dict[str, list[Score]]:
+    columns = {name for g in groups for name in g.prompt.columns}
+    for reward in functions:
+        if "completion_ids" in reward.required:
+            raise RewardError(
+                f"Reward {reward.name!r} asks for completion_ids, which are not recorded. Write it on the text."
+            )
+        missing = reward.missing_columns(columns)
+        if missing:
+            raise RewardError(
+                f"Reward {reward.name!r} asks for the column {missing[0]!r}, which the recorded rows do not have. They "
+                f"have: {', '.join(sorted(columns)) or 'none'}."
+            )
+    return evaluate(functions, {r.name: 1.0 for r in functions}, reward_batch(groups)).scores
+
+
+def _as_recorded(rows: pa.Table, settings: Mapping[str, Any]) -> Scoring:
+    return _weighed(rows, settings, _floats(rows, "total"), _floats(rows, "advantage"))
+
+
+def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]) -> Scoring:
+    """The rows of one round, scored the other way."""
+    names, settings = list(how.new_weights), how.after
+    old, new = _columns(rows, names, {}), _columns(rows, names, replaced)
+    totals = _new_totals(rows, how, old, new)
+    is_cut = _is_truncated(rows)
+    shaping = Shaping(settings["truncated_reward"], settings["truncated_in_baseline"])
+    estimate = estimator(
+        settings["advantage_estimator"],
+        settings["multi_objective_aggregation"],
+        settings["scale_rewards"],
+    )
+    lengths = rows["tokens"].to_numpy().astype(np.float64)
+    weights = np.broadcast_to(list(how.new_weights.values()), new.values.shape)
+    shaped = shaped_totals(totals, is_cut, shaping)
+    advantages = estimate(Outcomes(new.values, weights, shaped, _group_ids(rows), lengths))
+    return _weighed(rows, settings, totals, np.asarray(advantages), how.drops_groups)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What rewards gave, one column per reward."""
+
+    values: Floats
+    """NaN for none; a gated score is 0."""
+    failed: NDArray[np.bool_]
+
+
+def _columns(rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequence[Score]]) -> _Columns:
+    values = np.full((rows.num_rows, len(names)), np.nan)
+    failed = np.zeros((rows.num_rows, len(names)), dtype=bool)
+    for k, name in enumerate(names):
+        if name in replaced:
+            values[:, k] = [_value(score.value, score.status) for score in replaced[name]]
+            failed[:, k] = [score.status == "failed" for score in replaced[name]]
+        elif f"score/{name}" in rows.column_names:
+            status = np.array(rows[f"status/{name}"].to_pylist(), dtype=object)
+            values[:, k] = np.where(status == "gated", 0.0, _floats(rows, f"score/{name}"))
+            failed[:, k] = status == "failed"
+    return _Columns(values, failed)
+
+
+def _value(value: float | None, status: str) -> float:
+    return 0.0 if status == "gated" else np.nan if value is None else value
+
+
+def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floats:
+    """Totals after the change: what changed is added to what was recorded.
+
+    So the weights of the other rewards may have varied by task or over time. A failure that did not take its completion
+    out when it was recorded (the reward is optional) does not now.
+    """
+    recorded = _floats(rows, "total")
+    w_old = np.array([how.old_weights.get(name, 0.0) for name in how.new_weights])
+    w_new = np.array(list(how.new_weights.values()))
+    was, now = np.nansum(old.values * w_old, axis=1), np.nansum(new.values * w_new, axis=1)
+    was_scored = ~np.isnan(recorded)
+    size = np.maximum(1.0, np.nansum(np.abs(old.values * w_old), axis=1))
+    how.has_varying_weights |= bool((np.abs(recorded - was)[was_scored] > 1e-6 * size[was_scored]).any())
+    totals = np.where(was_scored, recorded + (now - was), now)
+    optional = (old.failed & was_scored[:, None]).any(axis=0)
+    is_out = np.isnan(new.values).all(axis=1) | (new.failed & ~optional).any(axis=1)
+    return np.where(is_out, np.nan, totals)
+
+
+def _weighed(
+    rows: pa.Table,
+    settings: Mapping[str, Any],
+    totals: Floats,
+    advantages: Floats,
+    drops_groups: bool = False,
+) -> Scoring:
+    """Losses and pulls from advantages, by the token weights of the loss."""
+    from covey.update.batch import Sample  # with torch, which nothing else here needs
+    from covey.update.reduction import Reduction, Totals, row_weights
+
+    lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)
+    is_masked = _is_truncated(rows) & bool(settings["mask_truncated_completions"])
+    kept = np.ones(len(lengths), dtype=bool)
+    for r in rows_of(ids) if drops_groups else ():
+        kept[r] = has_spread(totals[r])
+    samples = [
+        Sample(
+            Prompt("", (), seed_key=(int(g),)),
+            Completion((0,) * int(n), (), "", "stop"),
+            float(a),
+            int(g),
+            not m,
+        )
+        for g, n, a, m in zip(ids[kept], lengths[kept], advantages[kept], is_masked[kept], strict=True)
+    ]
+    limit = int(settings["max_completion_length"] or max(1, lengths.max(initial=1)))
+    reduction = Reduction(
+        LOSS_TYPES[settings["loss_type"]].reduction, limit, settings["truncated_in_denominator"]
+    )
+    weights = np.zeros(len(lengths))
+    weights[kept] = row_weights(reduction, samples, Totals.of(samples, reduction.truncated))
+    terms = weights * np.where(is_masked, 0, lengths) * advantages
+    return Scoring(totals, advantages, np.abs(terms), -terms)
+
+
+def _floats(rows: pa.Table, name: str) -> Floats:
+    return np.asarray(rows[name].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _is_truncated(rows: pa.Table) -> NDArray[np.bool_]:
+    return np.array([finish == "length" for finish in rows["finish"].to_pylist()], dtype=bool)
+
+
+def _keys(rows: pa.Table) -> dict[str, NDArray[Any]]:
+    return {name: rows[name].to_numpy() for name in _KEYS}
+
+
+def _group_ids(rows: pa.Table) -> NDArray[np.int64]:
+    return rows["group"].to_numpy().astype(np.int64)
+
+
+def _joined(parts: Sequence[Scoring]) -> Scoring:
+    names = ("totals", "advantages", "pulls", "loss")
+    return Scoring(*(np.concatenate([getattr(p, name) for p in parts] or [np.empty(0)]) for name in names))
+
+
+def _correlation(a: Floats, b: Floats) -> float:
+    """Correlation of two columns; 0 where one of them is constant."""
+    if a.size < 2 or not a.std() or not b.std():
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])

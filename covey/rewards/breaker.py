@@ -1,0 +1,84 @@
+"""Stops a run whose rewards have stopped working."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from covey.errors import RewardError
+from covey.rewards.batch import RewardTable
+from covey.rewards.engine import Column
+
+
+@dataclass
+class Window:
+    """Shares over the last samples: how many of how many, batch by batch."""
+
+    size: int
+    counts: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def add(self, hits: int, total: int) -> None:
+        if total:
+            self.counts.append((hits, total))
+        while self.total - (self.counts[0][1] if self.counts else 0) >= self.size:
+            self.counts.popleft()
+
+    @property
+    def total(self) -> int:
+        return sum(total for _, total in self.counts)
+
+    @property
+    def share(self) -> float:
+        return sum(hits for hits, _ in self.counts) / self.total if self.total else 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return self.total >= self.size
+
+
+class Breaker:
+    """Watches how often rewards fail, and how many samples are scored at all.
+
+    Args:
+        max_failure_rate: largest share of samples on which a reward may fail, over `window` samples.
+        min_coverage: smallest share of samples that some reward scored, over `window` samples.
+        window: samples; before that many were seen, nothing is stopped.
+    """
+
+    def __init__(self, max_failure_rate: float, min_coverage: float, window: int) -> None:
+        for name, share in (("max_failure_rate", max_failure_rate), ("min_coverage", min_coverage)):
+            if not 0 <= share <= 1:
+                raise RewardError(f"{name}={share}: a share is in [0, 1].")
+        if window < 1:
+            raise RewardError(f"window={window}: at least one sample.")
+        self.max_failure_rate, self.min_coverage, self.window = max_failure_rate, min_coverage, window
+        self._failures: dict[str, Window] = {}
+        self._covered = Window(window)
+
+    def watch(self, columns: Mapping[str, Column], table: RewardTable, size: int) -> None:
+        """Take a batch into account.
+
+        Raises:
+            RewardError: a limit is passed.
+        """
+        for name, column in columns.items():
+            seen = self._failures.setdefault(name, Window(self.window))
+            seen.add(column.num_faults, column.num_run)
+            if seen.is_full and seen.share > self.max_failure_rate:
+                raise RewardError(
+                    f"Reward {name!r} failed on {seen.share:.0%} of the last {seen.total} samples, more than "
+                    f"max_failure_rate={self.max_failure_rate:.0%}. The last failure: {_last(column)}. A reward that does "
+                    "not apply to a sample returns None."
+                )
+        self._covered.add(sum(table.total(row) is not None for row in range(size)), size)
+        if self._covered.is_full and self._covered.share < self.min_coverage:
+            raise RewardError(
+                f"Only {self._covered.share:.0%} of the last {self._covered.total} samples were scored, less than "
+                f"min_coverage={self.min_coverage:.0%}. Look at the rewards' failed and applicable shares."
+            )
+
+
+def _last(column: Column) -> str:
+    said = [score.error for score in column.scores if score.error is not None]
+    return said[-1] if said else "in an earlier batch"

@@ -1,0 +1,39 @@
+"""One event loop in a thread of its own, for rewards that are coroutine functions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+
+class EventLoop:
+    """Coroutines of rewards run on the same loop for the whole run.
+
+    So clients that they hold stay usable, and they run when the caller is itself inside a running loop, as in a
+    notebook.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.owner = os.getpid()
+        threading.Thread(target=self.loop.run_forever, name="covey-rewards", daemon=True).start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+
+_event_loop: EventLoop | None = None
+_lock = threading.Lock()
+
+
+def event_loop() -> EventLoop:
+    """The loop of this process; a fork gets one of its own."""
+    global _event_loop
+    with _lock:
+        if _event_loop is None or _event_loop.owner != os.getpid():
+            _event_loop = EventLoop()
+        return _event_loop

@@ -1,0 +1,126 @@
+"""Rewards in a process of their own, which is killed at the deadline."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from covey.errors import RewardError
+from covey.rewards.batch import Notes, RewardBatch
+from covey.rewards.calling.faults import CallLost, CallTimeout
+from covey.rewards.contract import Reward
+from covey.rewards.sandbox.session import CallFailed, Session
+from covey.rewards.sandbox.trusted import trusted_child
+
+UNLIMITED = 86_400.0
+"""Seconds, where the user sets none."""
+
+CODE = "from covey.rewards.calling.process_inside import call, load"
+
+
+def call_in_process(reward: Reward, batch: RewardBatch, notes: Notes) -> Any:
+    """Call a reward in its process, with the whole batch; or sample by sample, where it has a deadline per sample."""
+    worker = _worker_of(reward)
+    if reward.options.sample_timeout is None:
+        return worker.call(batch, notes, reward.options.timeout or UNLIMITED)
+    return sample_by_sample(reward, batch, notes, worker.call)
+
+
+def sample_by_sample(
+    reward: Reward, batch: RewardBatch, notes: Notes, call: Callable[[RewardBatch, Notes, float], Any]
+) -> Any:
+    """One value per sample; one that went wrong is the exception that says how."""
+    assert reward.options.sample_timeout is not None
+    values: list[Any] = []
+    for row in range(len(batch)):
+        own = Notes(1)
+        try:
+            values += reward.values(call(batch.select([row]), own, reward.options.sample_timeout), 1)
+            notes.take(own, [[row]])
+        except Exception as error:
+            values.append(error)
+    return values
+
+
+class Worker:
+    """One process that holds one reward's function."""
+
+    def __init__(self, reward: Reward) -> None:
+        self._wanted = reward.wanted
+        self.owner = os.getpid()
+        self._session = Session(trusted_child, CODE, trusted=True, setup=("load", _pickled(reward)))
+        weakref.finalize(reward, self._session.close)
+
+    def call(self, batch: RewardBatch, notes: Notes, seconds: float) -> Any:
+        """What the function returns for a batch.
+
+        Raises:
+            CallTimeout, CallLost: or what the function raised.
+        """
+        arguments = self._wanted(batch.arguments(notes))
+        for own in ("log_extra", "log_metric"):
+            arguments.pop(own, None)
+        if "trainer_state" in arguments:
+            arguments["trainer_state"] = _plain_state(arguments["trainer_state"])
+        result, extras, metrics, error = self._ask(pickle.dumps(arguments), len(batch), seconds)
+        if error is not None:
+            raise error
+        for column, values in extras.items():
+            notes.log_extra(column, values)
+        for name, value in metrics:
+            notes.log_metric(name, value)
+        return result
+
+    def _ask(self, arguments: bytes, size: int, seconds: float) -> Any:
+        try:
+            return pickle.loads(self._session.call("call", arguments, size, seconds=seconds))
+        except CallFailed as failure:
+            if failure.verdict.status == "timeout":
+                raise CallTimeout(f"killed after {seconds} s") from None
+            raise CallLost(f"its process ended: {failure.verdict.detail}") from None
+
+
+_workers: weakref.WeakKeyDictionary[Any, Worker] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _worker_of(reward: Reward) -> Worker:
+    with _lock:
+        worker = _workers.get(reward)
+        if worker is None or worker.owner != os.getpid():
+            worker = _workers[reward] = Worker(reward)
+        return worker
+
+
+def _pickled(reward: Reward) -> bytes:
+    """The function by its import path where that works, by value where it was defined in a script or inside a function."""
+    function = reward.function
+    try:
+        if getattr(function, "__module__", None) != "__main__":
+            return pickle.dumps(function)
+    except Exception:
+        pass  # dill has another try
+    try:
+        import dill
+
+        return bytes(dill.dumps(function, recurse=True))
+    except Exception as error:
+        raise RewardError(
+            f"Reward {reward.name!r} cannot be sent to a process of its own ({type(error).__name__}: {error}). Define it at "
+            "the top of a module, or use where='thread'."
+        ) from error
+
+
+def _plain_state(state: Any) -> Any:
+    """The trainer's state without the need to import the trainer."""
+    kept = (
+        {k: v for k, v in vars(state).items() if isinstance(v, int | float | str | bool | None)}
+        if state
+        else {}
+    )
+    return types.SimpleNamespace(**kept) if state is not None else None

@@ -1,0 +1,100 @@
+"""A user's function in the sandbox: its source runs in a locked process, so that hostile text meets it there.
+
+For scoring functions that feed completions to something with a history: a parser, a solver, a regular expression. The
+source must stand alone: what it needs is imported inside it, from the standard library.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import textwrap
+import threading
+import weakref
+from typing import Any
+
+from covey.errors import RewardError
+from covey.rewards.batch import Notes, RewardBatch
+from covey.rewards.calling.faults import CallLost, CallTimeout
+from covey.rewards.calling.process import sample_by_sample
+from covey.rewards.contract import Reward
+from covey.rewards.sandbox.inside.codec import Opaque
+from covey.rewards.sandbox.limits import Limits
+from covey.rewards.sandbox.sandbox import Sandbox
+from covey.rewards.sandbox.session import CallFailed, Session
+
+DEFAULT_SECONDS = 4.0
+NOT_CARRIED = ("trainer_state", "log_extra", "log_metric")
+
+
+def call_in_sandbox(reward: Reward, batch: RewardBatch, notes: Notes) -> Any:
+    """Call a reward's source in a locked process, with the whole batch; or sample by sample."""
+    session = _session_of(reward)
+
+    def call(part: RewardBatch, part_notes: Notes, seconds: float) -> Any:
+        arguments = reward.wanted(part.arguments(part_notes))
+        return _call(session, reward, {n: v for n, v in arguments.items() if n not in NOT_CARRIED}, seconds)
+
+    if reward.options.sample_timeout is None:
+        return call(batch, notes, reward.options.timeout or DEFAULT_SECONDS)
+    return sample_by_sample(reward, batch, notes, call)
+
+
+def _call(session: Session, reward: Reward, arguments: dict[str, Any], seconds: float) -> Any:
+    try:
+        return session.call(reward.function.__name__, seconds=seconds, **arguments)
+    except Opaque as error:
+        raise RewardError(
+            f"Reward {reward.name!r} runs in the sandbox, and one of its columns holds what cannot cross: {error}. Only "
+            "numbers, text, lists and dictionaries can."
+        ) from None
+    except CallFailed as failure:
+        if failure.verdict.status == "timeout":
+            raise CallTimeout(f"killed: {failure.verdict.detail}") from None
+        raise CallLost(str(failure)) from None
+
+
+_sessions: weakref.WeakKeyDictionary[Any, tuple[int, Session]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _session_of(reward: Reward) -> Session:
+    with _lock:
+        owner, session = _sessions.get(reward, (0, None))
+        if session is None or owner != os.getpid():
+            seconds = reward.options.sample_timeout or reward.options.timeout or DEFAULT_SECONDS
+            sandbox = Sandbox(
+                limits=Limits(cpu_seconds=math.ceil(seconds), wall_seconds=seconds, memory_mb=512)
+            )
+            session = Session(sandbox.child, source_of(reward))
+            _sessions[reward] = (os.getpid(), session)
+        return session
+
+
+def source_of(reward: Reward) -> str:
+    """The source of a reward's function, without its decorators.
+
+    Raises:
+        RewardError: it is no function with a source, or it needs something from around it.
+    """
+    function = reward.function
+    try:
+        if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+            raise TypeError("it is no plain function")
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise RewardError(
+            f"Reward {reward.name!r} cannot run in the sandbox: {error}. There, a function's source is run; write it as a "
+            "function in a file."
+        ) from None
+    outer = sorted(inspect.getclosurevars(function).nonlocals) + sorted(
+        inspect.getclosurevars(function).globals
+    )
+    if outer:
+        raise RewardError(
+            f"Reward {reward.name!r} cannot run in the sandbox: it uses {', '.join(outer)} from outside of itself. Move that "
+            "into the function."
+        )
+    start = source.find("def ")
+    return "from __future__ import annotations\n" + source[max(source.rfind("\n", 0, start) + 1, 0) :]

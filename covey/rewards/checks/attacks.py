@@ -1,0 +1,51 @@
+"""Completions that no reward should pay for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from covey.rewards.checks.golds import ANSWERS
+from covey.rewards.text import text_of
+
+LONG = 100_000
+"""Characters of the long ones."""
+
+SHAPE_ONLY = frozenset({"other digits", "power tower", "latex tower"})
+"""Well-formed texts with a hostile answer. A reward for the form alone may pay for them."""
+
+
+def attacks(row: Mapping[str, Any]) -> dict[str, str]:
+    """Hostile completions by name, for one row."""
+    prompt = text_of(
+        [{**m, "role": "assistant"} for m in row["prompt"]] if _is_chat(row) else row.get("prompt", "")
+    )
+    gold = next((str(row[name]) for name in ANSWERS if isinstance(row.get(name), str | int | float)), "42")
+    return {
+        "empty": "",
+        "blank": " \n\t\n ",
+        "echo of the prompt": prompt,
+        "gold 100 times": f"{gold}\n" * 100,
+        "boxed gold 100 times": f"\\boxed{{{gold}}} " * 100,
+        "tags only": "<think></think>\n<answer></answer>",
+        "code tags only": "<code></code>\n```python\n```",
+        "long": "word " * (LONG // 5),
+        "one long word": "a" * LONG,
+        "open tags": "<think>" * (LONG // 7),
+        "open brackets": "(" * LONG,
+        "open boxes": "\\boxed{" * (LONG // 7),
+        "power tower": "<think>\nHm.\n</think>\n<answer>9**9**9**9</answer>",
+        "latex tower": "\\boxed{9^{9^{9^{9^{9}}}}}",
+        "other digits": f"<think>\nHm.\n</think>\n<answer>{_in_arabic(gold)}</answer>",
+        "endless code": "```python\nwhile True:\n    pass\n```",
+    }
+
+
+def _is_chat(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("prompt"), list | tuple)
+
+
+def _in_arabic(text: str) -> str:
+    """The same with Arabic-Indic digits; one digit where there was none, so that it differs."""
+    turned = text.translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩"))
+    return turned if turned != text else "٤٢"

@@ -1,0 +1,194 @@
+"""The checks, one function each: a trial, samples, and a report that they add to."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from covey.rewards.checks.attacks import SHAPE_ONLY, attacks
+from covey.rewards.checks.golds import FULL_MARKS, gold_completions, like_prompt
+from covey.rewards.checks.report import CheckReport, RewardStatistics, Severity
+from covey.rewards.checks.trial import Outcome, Sample, Trial
+
+Row = Mapping[str, Any]
+
+NUM_THREADS = 4
+SLOW_SECONDS = 1.0
+"""A single sample that takes longer holds up a step."""
+SLOW_ATTACK_SECONDS = 5.0
+"""An endless program ends at the limits of its sandbox; what takes longer has no limits."""
+MAX_SAMPLES = 32
+"""Samples for the checks that call a reward many times."""
+
+
+def check_values(
+    trial: Trial, samples: Sequence[Sample], report: CheckReport, are_real: bool
+) -> list[Outcome]:
+    """Range and spread, constants, faults. A constant says something only of real completions."""
+    name = trial.reward.name
+    outcomes = trial.outcomes(samples)
+    statistics = report.rewards[name]
+    _fill(statistics, [o.value for o in outcomes if o.value is not None])
+    faults = Counter(o.fault for o in outcomes if o.fault)
+    for fault, count in faults.most_common(3):
+        report.add("error", name, "fault", f"{count} of {len(samples)} samples: {fault}")
+    if are_real and statistics.lowest is not None and statistics.lowest == statistics.highest:
+        report.add(
+            "warning",
+            name,
+            "constant",
+            f"gives every completion {statistics.lowest:g}: groups without spread teach nothing.",
+        )
+    return outcomes
+
+
+def _fill(statistics: RewardStatistics, values: Sequence[float]) -> None:
+    if values:
+        mean = math.fsum(values) / len(values)
+        statistics.lowest, statistics.highest, statistics.mean = min(values), max(values), mean
+        statistics.std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
+
+
+def check_golds(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
+    """Right answers get full marks from their own reward."""
+    name = trial.reward.name
+    best: list[tuple[Row, float]] = []
+    for row in rows:
+        ways = [(row, like_prompt(row["prompt"], text)) for text in gold_completions(trial.reward, row)]
+        values = [o.value for o in trial.outcomes(ways) if o.value is not None]
+        if values:
+            best.append((row, max(values)))
+    if not best or not _looks_at_answers(trial, rows):
+        return
+    missed = [(row, value) for row, value in best if value < FULL_MARKS]
+    report.rewards[name].gold_share = 1 - len(missed) / len(best)
+    if missed:
+        row, value = missed[0]
+        report.add(
+            "error" if len(missed) == len(best) else "warning",
+            name,
+            "gold",
+            f"{len(missed)} of {len(best)} rows: the right answer does not get full marks; the first gets {value:g}: "
+            f"{_shown(row)}",
+        )
+
+
+def _looks_at_answers(trial: Trial, rows: Sequence[Row]) -> bool:
+    """Whether a reward compares with the row at all: one of form or length has no right answer."""
+    if hasattr(trial.reward.function, "gold_completion"):
+        return True
+    columns = {name for row in rows for name in row if name != "prompt"}
+    return bool(trial.reward.names & columns) or bool(trial.reward.missing_columns([]))
+
+
+def check_repeat(
+    trial: Trial, samples: Sequence[Sample], first: Sequence[Outcome], report: CheckReport
+) -> None:
+    """The same again gives the same."""
+    again = trial.outcomes(samples)
+    _compare(
+        trial, samples, first, again, report, "error", "determinism", "asked again, it says something else"
+    )
+
+
+def check_order(
+    trial: Trial, samples: Sequence[Sample], first: Sequence[Outcome], report: CheckReport
+) -> None:
+    """Neither the order nor the company of a sample matters; a group reward may look at its group."""
+    if trial.reward.options.scope == "group":
+        return
+    backwards = trial.outcomes(list(reversed(samples)))[::-1]
+    if _compare(
+        trial,
+        samples,
+        first,
+        backwards,
+        report,
+        "error",
+        "order",
+        "in the opposite order, it says something else",
+    ):
+        return
+    alone = [trial.outcomes([sample])[0] for sample in samples[:MAX_SAMPLES]]
+    advice = "on its own, a sample gets something else: it depends on the rest of the batch. Use scope='group' if on its group"
+    _compare(trial, samples, first, alone, report, "warning", "company", advice)
+
+
+def check_threads(
+    trial: Trial, samples: Sequence[Sample], first: Sequence[Outcome], report: CheckReport
+) -> None:
+    """Several threads at a time get what one gets."""
+    found: dict[int, list[Outcome]] = {}
+
+    def run(number: int) -> None:
+        found[number] = trial.outcomes(samples)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(NUM_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(NUM_THREADS):
+        others = found.get(number, [Outcome(None, "it raised")] * len(samples))
+        text = f"in {NUM_THREADS} threads at a time, it says something else"
+        if _compare(trial, samples, first, others, report, "warning", "threads", text):
+            return
+
+
+def check_latency(trial: Trial, samples: Sequence[Sample], report: CheckReport) -> None:
+    """Seconds per sample, one at a time."""
+    seconds = sorted(trial.timed(sample)[1] for sample in samples[:MAX_SAMPLES])
+    if not seconds:
+        return
+    statistics = report.rewards[trial.reward.name]
+    statistics.seconds_p50 = seconds[len(seconds) // 2]
+    statistics.seconds_p95 = seconds[min(int(len(seconds) * 0.95), len(seconds) - 1)]
+    statistics.seconds_max = seconds[-1]
+    if statistics.seconds_p95 > SLOW_SECONDS:
+        report.add(
+            "warning",
+            trial.reward.name,
+            "latency",
+            f"a sample takes {statistics.seconds_p95:.1f} s (95th percentile).",
+        )
+
+
+def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
+    """Hostile completions pay nothing, take no time, and raise nothing."""
+    name, compares = trial.reward.name, _looks_at_answers(trial, rows)
+    row = rows[0]
+    for attack, text in attacks(row).items():
+        outcome, seconds = trial.timed((row, like_prompt(row["prompt"], text)))
+        if outcome.fault:
+            report.add("error", name, "attack", f"the attack {attack!r}: {outcome.fault}")
+        elif outcome.value is not None and outcome.value > 0 and (compares or attack not in SHAPE_ONLY):
+            severity: Severity = "error" if outcome.value >= FULL_MARKS else "warning"
+            report.add(severity, name, "attack", f"pays {outcome.value:g} for the attack {attack!r}.")
+        if seconds > SLOW_ATTACK_SECONDS:
+            report.add("warning", name, "attack", f"takes {seconds:.1f} s for the attack {attack!r}.")
+
+
+def _compare(
+    trial: Trial,
+    samples: Sequence[Sample],
+    first: Sequence[Outcome],
+    second: Sequence[Outcome],
+    report: CheckReport,
+    severity: Severity,
+    check: str,
+    text: str,
+) -> bool:
+    """Whether outcomes differ; reports the first that do."""
+    for (row, _), one, other in zip(samples, first, second, strict=False):
+        if one.value != other.value or bool(one.fault) != bool(other.fault):
+            shown = f"{one.as_text} and then {other.as_text}"
+            report.add(severity, trial.reward.name, check, f"{text}: {shown}, for {_shown(row)}.")
+            return True
+    return False
+
+
+def _shown(row: Row) -> str:
+    return repr(dict(row))[:160]

@@ -1,0 +1,96 @@
+"""A rubric: what a judge is asked, and what its verdict is worth."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.errors import RewardError
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One question with its possible verdicts, from worst to best."""
+
+    name: str
+    question: str
+    choices: tuple[str, ...] = ("no", "yes")
+    weight: float = 1.0
+
+    def worth(self, choice: str) -> float:
+        """Position of a choice between the worst, 0, and the best, 1."""
+        return self.choices.index(choice) / (len(self.choices) - 1)
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """Criteria, and what is said to the judge before them."""
+
+    criteria: tuple[Criterion, ...]
+    instructions: str = "You judge answers."
+
+    @classmethod
+    def read(cls, source: str | Path | Mapping[str, Any]) -> Rubric:
+        """A rubric from a TOML or JSON file, or from what such a file holds:
+
+            instructions = "You judge the answers of a physics tutor."
+
+            [[criteria]]
+            name = "correct"
+            question = "Is the final answer right?"
+            choices = ["no", "partly", "yes"]
+            weight = 2
+
+        Raises:
+            RewardError: it cannot be read, or is no rubric.
+        """
+        content = source if isinstance(source, Mapping) else _content(Path(source))
+        try:
+            criteria = tuple(_criterion(**part) for part in content["criteria"])
+            rubric = cls(criteria, str(content.get("instructions", cls.instructions)))
+            rubric._check()
+        except (KeyError, TypeError, ValueError) as error:
+            raise RewardError(
+                f"The rubric {'given' if isinstance(source, Mapping) else source} is none: {error}. It has `criteria`, each "
+                "with `name` and `question`, and, where they are not no and yes, two or more `choices` from worst to best."
+            ) from None
+        return rubric
+
+    def score(self, verdict: Mapping[str, Any]) -> float | None:
+        """The weighted mean of a verdict, in [0, 1]; None where it does not answer every question with a choice."""
+        total = 0.0
+        for criterion in self.criteria:
+            choice = verdict.get(criterion.name)
+            if not isinstance(choice, str) or choice not in criterion.choices:
+                return None
+            total += criterion.weight * criterion.worth(choice)
+        return total / sum(criterion.weight for criterion in self.criteria)
+
+    def _check(self) -> None:
+        names = [criterion.name for criterion in self.criteria]
+        if not names or len(set(names)) != len(names) or "id" in names:
+            raise ValueError("names of criteria are different, at least one, and none is `id`")
+        for criterion in self.criteria:
+            if len(set(criterion.choices)) < 2 or len(set(criterion.choices)) != len(criterion.choices):
+                raise ValueError(f"criterion {criterion.name!r} has no two different choices")
+            if criterion.weight <= 0:
+                raise ValueError(f"criterion {criterion.name!r} has weight {criterion.weight}")
+
+
+def _criterion(name: str, question: str, choices: Any = ("no", "yes"), weight: float = 1.0) -> Criterion:
+    return Criterion(str(name), str(question), tuple(map(str, choices)), float(weight))
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise RewardError(f"The rubric {path} cannot be read: {error}.") from None
+    if not isinstance(content, Mapping):
+        raise RewardError(f"The rubric {path} is none: it holds {type(content).__name__}.")
+    return content

@@ -1,0 +1,136 @@
+"""Under what terms a reward takes part in a mixture: which rows, what weight, after which gate, with which deadline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from covey.errors import RewardError
+from covey.rewards.schedules import Weight
+
+Where = Literal["inline", "thread", "process", "sandbox"]
+"""Where a reward runs, which decides what a deadline can mean.
+
+`inline`   in the trainer's own thread. It cannot be interrupted, so it takes no deadline
+`thread`   in a thread. At the deadline it is given up: its result is dropped, but it runs on
+`process`  in a process of its own. At the deadline it is killed, with all memory that it held
+`sandbox`  in a locked process: the function's source is run there, so it must stand alone and use the standard library
+A coroutine function runs on an event loop; at the deadline it is cancelled where it next awaits.
+"""
+
+Scope = Literal["sample", "group"]
+OnError = Literal["raise", "missing", "zero"] | float
+Row = Mapping[str, Any]
+"""A dataset row as `when` sees it: its columns, and `prompt`."""
+
+
+@dataclass(frozen=True)
+class RewardOptions:
+    """The terms of one reward. The defaults are those of a plain function in a list."""
+
+    weight: Weight = 1.0
+    """Number, schedule over training (see `covey.rewards.schedules`), or either of them by task."""
+    tasks: frozenset[str] | None = None
+    """The tasks that it applies to, by the mixture's task column; None: all."""
+    when: Callable[[Row], bool] | None = None
+    """Whether it applies to a row."""
+    present: str | None = None
+    """A column that must hold something for it to apply."""
+    requires: tuple[tuple[str, float], ...] = ()
+    """Gates: (name of another reward, least value). Where one does not hold, this reward is not run and counts as 0."""
+    where: Where = "inline"
+    timeout: float | None = None
+    """Seconds per call."""
+    sample_timeout: float | None = None
+    """Seconds per sample; in a process or the sandbox. The function is then called with one sample at a time."""
+    on_error: OnError = "raise"
+    """What a raised exception, a broken contract or a deadline does: `raise` stops the run; `missing` leaves the sample
+    out; `zero`, or a number, is the sample's score."""
+    scope: Scope = "sample"
+    """`group`: called once per group, with all its completions and nothing else."""
+    optional: bool = False
+    """A failure drops only this reward, not the sample."""
+    pure: bool = False
+    """Depends on the row and its completion alone, and always says the same: equal samples are scored once."""
+
+    @classmethod
+    def of(cls, name: str, **given: Any) -> RewardOptions:
+        """Options as users write them, checked.
+
+        Raises:
+            RewardError: an option that does not exist, a value that is none of its values, or a deadline that could not
+                be kept.
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise RewardError(
+                f"Reward {name!r}: there is no option {', '.join(map(repr, unknown))}. Options are "
+                f"{', '.join(sorted(known))}."
+            )
+        if "tasks" in given:
+            given["tasks"] = _tasks(given["tasks"])
+        if "requires" in given:
+            given["requires"] = _gates(name, given["requires"])
+        options = cls(**given)
+        options._check(name)
+        return options
+
+    def _check(self, name: str) -> None:
+        for option, choices in (
+            ("where", ("inline", "thread", "process", "sandbox")),
+            ("scope", ("sample", "group")),
+        ):
+            if getattr(self, option) not in choices:
+                raise RewardError(
+                    f"Reward {name!r}: {option}={getattr(self, option)!r}; {option} is one of {', '.join(choices)}."
+                )
+        if not (self.on_error in ("raise", "missing", "zero") or _is_finite(self.on_error)):
+            raise RewardError(
+                f"Reward {name!r}: on_error={self.on_error!r}; it is 'raise', 'missing', 'zero' or a number."
+            )
+        self._check_deadlines(name)
+
+    def _check_deadlines(self, name: str) -> None:
+        for option in ("timeout", "sample_timeout"):
+            seconds = getattr(self, option)
+            if seconds is not None and not (_is_finite(seconds) and seconds > 0):
+                raise RewardError(
+                    f"Reward {name!r}: {option}={seconds!r}; it is a number of seconds above 0."
+                )
+        if self.sample_timeout is not None and self.where not in ("process", "sandbox"):
+            raise RewardError(
+                f"Reward {name!r}: sample_timeout needs where='process' or where='sandbox'; with {self.where!r} a single "
+                "sample cannot be stopped."
+            )
+        if self.sample_timeout is not None and self.scope == "group":
+            raise RewardError(
+                f"Reward {name!r}: sample_timeout and scope='group' exclude each other; use timeout."
+            )
+
+
+def _tasks(tasks: str | Iterable[str] | None) -> frozenset[str] | None:
+    if tasks is None:
+        return None
+    return frozenset({tasks} if isinstance(tasks, str) else tasks)
+
+
+def _gates(name: str, requires: Any) -> tuple[tuple[str, float], ...]:
+    """One gate or several, each a name or (name, least value), as pairs; a bare name must be above 0."""
+    is_pair = isinstance(requires, tuple) and len(requires) == 2 and not isinstance(requires[1], str | tuple)
+    listed = [requires] if isinstance(requires, str) or is_pair else list(requires or ())
+    gates = []
+    for gate in listed:
+        gate_name, least = (gate, math.ulp(0.0)) if isinstance(gate, str) else gate
+        if not isinstance(gate_name, str) or not _is_finite(least):
+            raise RewardError(
+                f"Reward {name!r}: requires={requires!r}; give a reward's name, (name, least value), or a list of them."
+            )
+        gates.append((gate_name, float(least)))
+    return tuple(gates)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,87 @@
+"""Multiple choice: the letter that a completion settles on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from covey.groups import PromptContent
+from covey.rewards.rules.extract import Source, answers, check_sources
+from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+
+MAX_CHARACTERS = 500
+"""An answer that is longer states more than a letter and its text."""
+
+_NOISE = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s{0,4}\{|[{}$*`_\"']")
+_LETTER = re.compile(
+    r"(?:(?:option|choice|answer)\s{0,4}:?\s{0,4})?\(?\[?([A-Za-z])(?:[\])]|[.:](?=\s|$)|$)", re.I
+)
+
+
+class MultipleChoice:
+    """1.0 where the completion's answer is the right letter, else 0.0.
+
+    `B`, `(B)`, `B.`, `B) because`, `Option B`, `\\text{B}` and `**B**` are the letter B; several letters are none.
+
+    Args:
+        letters: the letters that can be chosen.
+        gold: name of the column; by default the first there is of `target`, `answer`, `solution`. It holds a letter, or
+            the number of the choice counted from 0.
+        sources: where the answer may stand, see `covey.rewards.rules.extract`.
+
+    A gold that is no choice is not applicable (None) and counted in `golds/unreadable_share`.
+    """
+
+    pure = True
+
+    def __init__(
+        self,
+        letters: str = "ABCDE",
+        gold: str | None = None,
+        sources: Sequence[Source] = ("answer", "boxed", "phrase"),
+    ) -> None:
+        self.letters = letters.upper()
+        self.gold = gold
+        self.sources = check_sources(sources)
+        self.__name__ = "multiple_choice"
+
+    def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        return missing_gold(self.gold, columns)
+
+    def __call__(
+        self,
+        completions: Sequence[PromptContent],
+        prompts: Sequence[PromptContent] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        given = golds(self.gold, columns, self.__name__)
+        wanted = [self._gold(gold) for gold in given]
+        note_unreadable(given, wanted, log_metric)
+        found = answers(completions, prompts, self.sources)
+        return [
+            None if letter is None else float(answer is not None and self._letter(answer) == letter)
+            for answer, letter in zip(found, wanted, strict=True)
+        ]
+
+    def _gold(self, gold: Any) -> str | None:
+        if isinstance(gold, int) and not isinstance(gold, bool):
+            return self.letters[gold] if 0 <= gold < len(self.letters) else None
+        return self._letter(gold) if isinstance(gold, str) else None
+
+    def _letter(self, text: str) -> str | None:
+        """The letter that a text starts with, alone or marked as one; None where there is none or a second one."""
+        if len(text) > MAX_CHARACTERS:
+            return None
+        plain = _NOISE.sub("", text).strip()
+        match = _LETTER.match(plain)
+        if match is None or match[1].upper() not in self.letters:
+            return None
+        rest = plain[match.end() :]
+        others = re.findall(r"(?:^|[\s,(])([A-Z])(?=[\s,).]|$)", rest)
+        return None if set(others) & set(self.letters) - {"A", "I"} or _marked(rest) else match[1].upper()
+
+
+def _marked(text: str) -> bool:
+    return re.search(r"\([A-Za-z]\)", text) is not None

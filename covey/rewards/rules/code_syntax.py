@@ -1,0 +1,88 @@
+"""What can be said of Python code without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from covey.groups import PromptContent
+from covey.rewards.rules.blocks import only_block
+from covey.rewards.rules.extract import said_by
+
+MAX_CHARACTERS = 20_000
+"""Longer code is not parsed: the parser's time and stack are bounded by the text's length."""
+
+Syntax = Literal["fine", "error", "empty", "forbidden"]
+
+_MODULES = """
+    abc array bisect calendar cmath collections copy dataclasses datetime decimal enum fractions functools heapq itertools
+    json math numbers operator random re statistics string textwrap time typing unicodedata
+"""
+_NAMES = """
+    breakpoint compile delattr eval exec getattr globals input locals open os setattr subprocess sys vars
+"""
+ALLOWED_MODULES = frozenset(_MODULES.split())
+FORBIDDEN_NAMES = frozenset(_NAMES.split())
+_FORBIDDEN_WORDS = re.compile(r"\b(?:import|exec|eval|open|os|sys|subprocess)\b")
+
+
+def code_reward_func(completions: Sequence[PromptContent], **kwargs: Any) -> list[float]:
+    """Whether the `<code>` block of a completion is Python; it is read, never run.
+
+    1.0 for code that parses and does something, 0.3 for code with a syntax error, 0.0 without exactly one block, for
+    code that does nothing (blank, comments, `pass`), and for code that names what it should not: `exec`, `open`, `os`,
+    double underscores, imports beyond a list of harmless modules. To find out whether code is right, run it:
+    `covey.rewards.sandbox`.
+    """
+    worth = {"fine": 1.0, "error": 0.3, "empty": 0.0, "forbidden": 0.0}
+    blocks = [only_block(text, "code") for text in said_by(completions, kwargs.get("prompts"))]
+    return [0.0 if code is None else worth[check_syntax(code)] for code in blocks]
+
+
+def check_syntax(code: str) -> Syntax:
+    """Read a program without running it.
+
+    `empty`: it does nothing. `forbidden`: it names something from `FORBIDDEN_NAMES`, a double underscore, or a module
+    beyond `ALLOWED_MODULES`. `error`: it is not Python, or too long or too deep to be read.
+    """
+    if not code.strip():
+        return "empty"
+    tree = parse(code)
+    if tree is None:
+        return "forbidden" if _FORBIDDEN_WORDS.search(code) else "error"
+    if any(_is_forbidden(node) for node in ast.walk(tree)):
+        return "forbidden"
+    return "fine" if any(map(_does_something, tree.body)) else "empty"
+
+
+def parse(code: str) -> ast.Module | None:
+    """The syntax tree; None where there is none."""
+    if len(code) > MAX_CHARACTERS:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # odd escapes in a policy's strings are not for the user's terminal
+            return ast.parse(code.strip("\n"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_forbidden(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] not in ALLOWED_MODULES for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").partition(".")[0] not in ALLOWED_MODULES
+    if isinstance(node, ast.Name):
+        return node.id in FORBIDDEN_NAMES or (node.id.startswith("__") and node.id != "__name__")
+    return isinstance(node, ast.Attribute) and node.attr.startswith("__") and node.attr != "__init__"
+
+
+def _does_something(statement: ast.stmt) -> bool:
+    """Not `pass`, and not a text or a number standing alone."""
+    is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return not (is_constant or isinstance(statement, ast.Pass))

@@ -1,0 +1,196 @@
+"""Answer equivalence: does the completion's answer mean the same as the right one?
+
+Our own extraction first; then an exact comparison as text and as rationals, which settles most number answers; what is
+left goes to math-verify in a worker process that can be killed, since no time limit inside a process holds against a
+tower of powers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from covey.groups import PromptContent
+from covey.rewards.failure import Failure
+from covey.rewards.rules.arithmetic import parse_expression
+from covey.rewards.rules.extract import Source, answers, check_sources, last_boxed
+from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+from covey.rewards.rules.numbers import exact_number
+from covey.rewards.rules.symbolic import Verdict, symbolic
+
+MAX_CHARACTERS = 2_000
+"""Longer answers are no answers."""
+
+
+class SameAnswer:
+    """1.0 where the completion's answer is equivalent to the right one, else 0.0.
+
+    Numbers are compared exactly: `1/2`, `0.5`, `\\frac{1}{2}` and `2/4` are equal, 0.3333 and 1/3 are not. Words are
+    compared as text, without regard to case. Everything else (sets, intervals, equations, roots, units) is compared by
+    math-verify.
+
+    Args:
+        gold: name of the column; by default the first there is of `target`, `answer`, `solution`.
+        sources: where the completion's answer may stand, see `covey.rewards.rules.extract`.
+        seconds: processor time per answer that math-verify gets. An answer that takes longer scores 0.
+        symbolic: False leaves math-verify out; what only it can compare then scores 0.
+
+    A gold that cannot be read is not applicable (None) and counted in `golds/unreadable_share`. An answer that cannot
+    be read scores 0.
+    """
+
+    pure = True
+
+    def __init__(
+        self,
+        gold: str | None = None,
+        sources: Sequence[Source] = ("answer", "boxed"),
+        seconds: float = 1.0,
+        symbolic: bool = True,
+    ) -> None:
+        self.gold = gold
+        self.sources = check_sources(sources)
+        self.seconds = seconds
+        self.symbolic = symbolic
+        self.__name__ = "same_answer"
+
+    def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        return missing_gold(self.gold, columns)
+
+    def __call__(
+        self,
+        completions: Sequence[PromptContent],
+        prompts: Sequence[PromptContent] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        given = golds(self.gold, columns, self.__name__)
+        found = answers(completions, prompts, self.sources)
+        verdicts = compare_answers(
+            [gold_answer(g) for g in given], found, self.seconds if self.symbolic else None
+        )
+        note_unreadable(given, [None if v == "unreadable" else v for v in verdicts], log_metric)
+        return [_score(verdict) for verdict in verdicts]
+
+
+def _score(verdict: Verdict) -> float | None:
+    if verdict == "failed":
+        return Failure("math-verify's worker could not be started")
+    return None if verdict == "unreadable" else float(verdict == "same")
+
+
+def compare_answers(
+    golds: Sequence[str | None], answers: Sequence[str | None], seconds: float | None
+) -> list[Verdict]:
+    """One verdict per pair: exactly where that is possible, else by math-verify within `seconds` (None: different)."""
+    verdicts = [exact_verdict(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
+    open_rows = [i for i, verdict in enumerate(verdicts) if verdict is None]
+    if seconds is None or not open_rows:
+        return [verdict or "different" for verdict in verdicts]
+    pairs = [(plain(golds[i] or ""), plain(answers[i] or "")) for i in open_rows]
+    for i, verdict in zip(open_rows, symbolic().compare(pairs, seconds), strict=True):
+        verdicts[i] = verdict
+    return [verdict or "different" for verdict in verdicts]
+
+
+def exact_verdict(gold: str | None, answer: str | None) -> Verdict | None:
+    """The verdict where text, words or rationals decide; None where computer algebra has to."""
+    plain_gold = plain(gold) if gold is not None else ""
+    if not plain_gold:
+        return "unreadable"
+    plain_answer = plain(answer) if answer is not None and len(answer) <= MAX_CHARACTERS else ""
+    if not plain_answer:
+        return "different"
+    if plain_gold == plain_answer:
+        return "same"
+    if _is_words(plain_gold):
+        return "same" if plain_gold.casefold() == plain_answer.casefold() else "different"
+    wanted, given = rational(plain_gold), rational(plain_answer)
+    if wanted is None or given is None:
+        return None
+    return "same" if wanted == given else "different"
+
+
+def gold_answer(gold: Any) -> str | None:
+    """The right answer of a row as text: a number, what follows `####`, the last box, or the whole text."""
+    if isinstance(gold, bool) or gold is None:
+        return None
+    if not isinstance(gold, str):
+        number = exact_number(gold)
+        return None if number is None else str(number)
+    text = gold.rpartition("####")[2].strip()
+    boxed = last_boxed(text)
+    text = (boxed if boxed is not None else text).strip()
+    return text or None
+
+
+_DROPPED = re.compile(r"\\\$|\\(?:left|right|[,!;:]|displaystyle)(?![A-Za-z])|\\[()\[\]]|\{,\}|\$")
+_TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|[×·]")
+_OVER = re.compile(r"\\div(?![A-Za-z])|÷")
+_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s?\{([^{}]*)\}")
+
+
+def plain(answer: str) -> str:
+    """An answer without what only concerns its looks."""
+    text = _DROPPED.sub("", answer)
+    text = _OVER.sub("/", _TIMES.sub("*", text)).replace("−", "-").replace("\\dfrac", "\\frac")
+    text = _TEXT.sub(r"\1", text.replace("\\tfrac", "\\frac").replace("**", "^"))
+    return " ".join(text.split()).strip("*_`").removesuffix(".").strip()
+
+
+def rational(text: str) -> Fraction | None:
+    """The exact value of a number, a fraction, or arithmetic on integers; None for anything else."""
+    number = exact_number(text)
+    if number is not None:
+        return number
+    expression = parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(_fraction, text)))
+    return None if expression is None else expression.value()
+
+
+_SIMPLE_FRACTION = re.compile(
+    r"\\frac(?:\{(-?[0-9]{1,400})\}|([0-9]))(?:\{(-?[0-9]{1,400})\}|([0-9]))", re.ASCII
+)
+_POWER = re.compile(r"(?<![0-9.)}])([0-9]{1,6})\^(?:\{(-?[0-9]{1,2})\}|([0-9])(?![0-9]))(?!\^)", re.ASCII)
+
+
+def _fraction(match: re.Match[str]) -> str:
+    """`\\frac{a}{b}` of integers, and `\\frac12`, as `((a)/(b))`."""
+    return f"(({match[1] or match[2]})/({match[3] or match[4]}))"
+
+
+def _power(match: re.Match[str]) -> str:
+    """A power of two small integers as its value: at most a million to the 99th, 600 digits."""
+    base, exponent = int(match[1]), int(match[2] or match[3])
+    return str(base**exponent) if exponent >= 0 else f"(1/{base**-exponent})"
+
+
+def _is_words(text: str) -> bool:
+    """Words and single choice letters; not names that mean a number, and no letter that may be a variable."""
+    is_text = re.fullmatch(r"[A-Za-z][A-Za-z' -]*", text) is not None
+    return is_text and text.casefold() not in _CONSTANTS and (len(text) > 1 or text in "ABCDEFGH")
+
+
+_CONSTANTS = frozenset({"pi", "e", "i", "inf", "infinity", "tau"})
+
+_same_answer = SameAnswer()
+
+
+def math_reward_func(
+    completions: Sequence[PromptContent],
+    target: Sequence[Any] | None = None,
+    answer: Sequence[Any] | None = None,
+    solution: Sequence[Any] | None = None,
+    **kwargs: Any,
+) -> list[float | None]:
+    """`SameAnswer()`: 1.0 where the `<answer>` block, or the last box, is equivalent to the right answer.
+
+    The right answers are in the column `target`, `answer` or `solution`, the first that is there.
+    """
+    columns = {"target": target, "answer": answer, "solution": solution}
+    given = {name: column for name, column in columns.items() if column is not None}
+    return _same_answer(completions, kwargs.get("prompts"), kwargs.get("log_metric"), **given)
+
+
+math_reward_func.missing_columns = lambda columns: missing_gold(None, columns)  # type: ignore[attr-defined]

@@ -1,0 +1,92 @@
+"""Rewards for the shape of a completion: tags, boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from covey.groups import PromptContent
+from covey.rewards.rules.blocks import only_block, parse_blocks
+from covey.rewards.rules.extract import after_reasoning, last_boxed, said_by
+
+
+class ThinkFormat:
+    """1.0 for `<think>reasoning</think> <answer>answer</answer>` and nothing else, else 0.0.
+
+    The opening `<think>` may stand in the prompt. The answer must not be blank.
+
+    Args:
+        strict: exactly one line break between the blocks, and reasoning that is not blank.
+        think, answer: names of the tags.
+    """
+
+    pure = True
+
+    def __init__(self, strict: bool = False, think: str = "think", answer: str = "answer") -> None:
+        self.strict = strict
+        self.think, self.answer = think, answer
+        self.__name__ = "think_format"
+
+    def __call__(
+        self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
+    ) -> list[float]:
+        return [float(self._holds(text)) for text in said_by(completions, prompts)]
+
+    def _holds(self, text: str) -> bool:
+        blocks = parse_blocks(text, self.think, self.answer)
+        if blocks is None or not blocks.answer.strip():
+            return False
+        return not self.strict or (blocks.gap in ("\n", "\r\n") and bool(blocks.reasoning.strip()))
+
+
+class Tagged:
+    """1.0 where each of the named tags holds one block that is not blank, in the given order, else 0.0.
+
+    Args:
+        tags: names in order, for example `("plan", "code")`.
+        only: nothing but whitespace may stand outside the blocks.
+    """
+
+    pure = True
+
+    def __init__(self, *tags: str, only: bool = False) -> None:
+        if not tags or len(set(tags)) != len(tags):
+            raise ValueError(f"Tagged{tags!r}: give one or more different tag names.")
+        self.tags = tags
+        self.only = only
+        self.__name__ = "tagged_" + "_".join(tags)
+
+    def __call__(
+        self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
+    ) -> list[float]:
+        return [float(self._holds(text)) for text in said_by(completions, prompts)]
+
+    def _holds(self, text: str) -> bool:
+        place, outside = 0, []
+        for tag in self.tags:
+            content = only_block(text, tag)
+            start = text.find(f"<{tag}>")
+            if content is None or not content.strip() or start < place:
+                return False
+            outside.append(text[place:start])
+            place = text.find(f"</{tag}>") + len(tag) + 3
+        outside.append(text[place:])
+        return not self.only or not "".join(outside).strip()
+
+
+class BoxedFormat:
+    """1.0 where the completion has a balanced `\\boxed{…}` that is not blank after its reasoning, else 0.0."""
+
+    pure = True
+
+    def __init__(self) -> None:
+        self.__name__ = "boxed_format"
+
+    def __call__(
+        self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
+    ) -> list[float]:
+        return [float(self._holds(text)) for text in said_by(completions, prompts)]
+
+    def _holds(self, text: str) -> bool:
+        content = last_boxed(after_reasoning(text) or "")
+        return content is not None and bool(content.strip())

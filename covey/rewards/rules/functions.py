@@ -1,0 +1,33 @@
+"""The reward functions of the first GRPO tutorials under their own names, on top of the safe parts.
+
+They take a completion as it comes after a prompt that ends in `<think>`, or with the tag repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from covey.groups import PromptContent
+from covey.rewards.rules.countdown import Countdown
+from covey.rewards.rules.formats import ThinkFormat
+
+_strict_format = ThinkFormat(strict=True)
+_subset = Countdown("subset")
+
+
+def format_reward_func(
+    completions: Sequence[PromptContent], target: Any = None, **kwargs: Any
+) -> list[float]:
+    """1.0 for `<think>…</think>`, one line break, `<answer>…</answer>`, else 0.0. What the answer says does not matter.
+
+    `target` is not read.
+    """
+    return _strict_format(completions, kwargs.get("prompts"))
+
+
+def simple_math_reward_func(
+    completions: Sequence[PromptContent], target: Sequence[Any], nums: Sequence[Any], **kwargs: Any
+) -> list[float | None]:
+    """`Countdown(rule="subset")`: 1.0 where the answer is an expression over `nums` with the value `target`."""
+    return _subset(completions, nums, target)

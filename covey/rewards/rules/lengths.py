@@ -1,0 +1,127 @@
+"""Rewards for length. They punish or scale; none pays for text by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from covey.groups import PromptContent
+from covey.rewards.contract import Reward
+from covey.rewards.failure import Failure
+from covey.rewards.text import text_of
+
+
+class SoftOverlong:
+    """Soft overlong punishment (DAPO, arXiv:2503.14476, eq. 13), in tokens.
+
+    0 up to `max_length - cache`, then linearly down to -1 at `max_length`, and -1 beyond.
+
+    Args:
+        max_length: longest completion, in tokens.
+        cache: width of the slope before it, in tokens.
+    """
+
+    def __init__(self, max_length: int, cache: int) -> None:
+        if not 0 < cache <= max_length:
+            raise ValueError(
+                f"SoftOverlong(max_length={max_length}, cache={cache}): 0 < cache <= max_length."
+            )
+        self.max_length, self.cache = max_length, cache
+        self.__name__ = "soft_overlong"
+
+    def __call__(self, completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+        return [self._score(len(ids)) for ids in completion_ids]
+
+    def _score(self, length: int) -> float:
+        excess = length - (self.max_length - self.cache)
+        return -min(max(excess / self.cache, 0.0), 1.0) or 0.0
+
+
+class LengthBudget:
+    """0.0 within a budget of tokens, then linearly down to -1.0 at twice the budget, and -1.0 beyond.
+
+    Args:
+        budget: tokens, or the name of the column that holds them, row by row.
+
+    A row without a budget is not applicable: None.
+    """
+
+    def __init__(self, budget: int | str) -> None:
+        if not isinstance(budget, str) and budget <= 0:
+            raise ValueError(
+                f"LengthBudget(budget={budget}): a budget is at least 1 token, or a column's name."
+            )
+        self.budget = budget
+        self.__name__ = "length_budget"
+
+    def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        return [self.budget] if isinstance(self.budget, str) and self.budget not in columns else []
+
+    def __call__(self, completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float | None]:
+        budgets = (
+            columns[self.budget] if isinstance(self.budget, str) else [self.budget] * len(completion_ids)
+        )
+        return [self._score(len(ids), budget) for ids, budget in zip(completion_ids, budgets, strict=True)]
+
+    def _score(self, length: int, budget: Any) -> float | None:
+        if not isinstance(budget, int | float) or budget <= 0:
+            return None
+        return -min(max(length / budget - 1, 0.0), 1.0) or 0.0
+
+
+class CosineLength:
+    """A correctness reward, scaled by length along a half cosine (arXiv:2502.03373, eq. 1).
+
+    A right answer is worth `right[0]` at length 0 and falls to `right[1]` at `max_length`; a wrong one goes from
+    `wrong[0]` to `wrong[1]`, so that a wrong answer pays less the shorter it is. Longer than `max_length` counts as
+    `max_length`.
+
+    Args:
+        accuracy: the reward that tells right from wrong; right is at least `threshold`.
+        max_length: in tokens where the trainer gives them, else in characters.
+
+    Where `accuracy` does not apply, or failed, so does this.
+    """
+
+    def __init__(
+        self,
+        accuracy: Callable[..., Any],
+        max_length: int,
+        right: tuple[float, float] = (1.0, 0.5),
+        wrong: tuple[float, float] = (-1.0, -0.5),
+        threshold: float = 1.0,
+    ) -> None:
+        if max_length <= 0:
+            raise ValueError(f"CosineLength(max_length={max_length}): a length is at least 1.")
+        self.accuracy = Reward(accuracy, getattr(accuracy, "__name__", "accuracy"))
+        self.max_length = max_length
+        self.right, self.wrong = right, wrong
+        self.threshold = threshold
+        self.__name__ = f"cosine_{self.accuracy.name}"
+
+    def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        return self.accuracy.missing_columns(columns)
+
+    def __call__(
+        self,
+        completions: Sequence[PromptContent],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        everything = {**columns, "completions": completions, "completion_ids": completion_ids}
+        lengths = [len(ids) for ids in completion_ids or map(text_of, completions)]
+        scores = self.accuracy.scores(self.accuracy(**everything), len(completions))
+        return [
+            Failure(score.error or "failed")
+            if score.status == "failed"
+            else None
+            if score.value is None
+            else self._score(score.value >= self.threshold, length)
+            for score, length in zip(scores, lengths, strict=True)
+        ]
+
+    def _score(self, is_right: bool, length: int) -> float:
+        start, end = self.right if is_right else self.wrong
+        share = min(length / self.max_length, 1.0)
+        return end + 0.5 * (start - end) * (1 + math.cos(share * math.pi))

@@ -1,0 +1,121 @@
+"""Numbers as people write them, read exactly."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from covey.groups import PromptContent
+from covey.rewards.rules.extract import Source, answers, check_sources
+from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+
+MAX_CHARACTERS = 1_000
+"""Longer texts are no number: reading a decimal of n digits takes n² steps."""
+
+_NUMBER = re.compile(
+    r"""
+    (?P<sign>[+-]?)
+    (?P<whole>[0-9]{1,3}(?:,[0-9]{3})+ | [0-9]+)?
+    (?:\.(?P<part>[0-9]*))?
+    (?:[eE](?P<power>[+-]?[0-9]{1,3}))?
+    """,
+    re.VERBOSE | re.ASCII,
+)
+
+
+def exact_number(value: Any) -> Fraction | None:
+    """A number or its text as an exact rational; None where it is neither.
+
+    Text may be an integer, a decimal, `a/b`, scientific (`1.5e3`, at most three digits of exponent), and may have
+    thousands separators of the form `1,234,567`.
+    """
+    if isinstance(value, bool) or value is None:
+        return None
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy scalars and 0-d tensors
+        value = value.item()
+    if isinstance(value, str):
+        return _from_text(value)
+    if isinstance(value, int | Fraction):
+        return Fraction(value)
+    if isinstance(value, float | Decimal):
+        return Fraction(value) if math.isfinite(value) else None
+    return None
+
+
+def _from_text(text: str) -> Fraction | None:
+    text = text.strip().replace("−", "-")  # the typographic minus
+    if not text or len(text) > MAX_CHARACTERS:
+        return None
+    above, slash, below = text.partition("/")
+    if not slash:
+        return _decimal(text)
+    numerator, denominator = _decimal(above.strip()), _decimal(below.strip())
+    if numerator is None or not denominator:
+        return None
+    return numerator / denominator
+
+
+def _decimal(text: str) -> Fraction | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None or not (match["whole"] or match["part"]):
+        return None
+    digits = (match["whole"] or "0").replace(",", "")
+    part = match["part"] or ""
+    value = Fraction(int(digits + part), 10 ** len(part)) * Fraction(10) ** int(match["power"] or 0)
+    return -value if match["sign"] == "-" else value
+
+
+class NumberMatch:
+    """1.0 where the number in the completion is the one in the gold column, else 0.0.
+
+    Args:
+        gold: name of the column; by default the first there is of `target`, `answer`, `solution`.
+        sources: where the completion's answer may stand, see `covey.rewards.rules.extract`.
+        rel: relative tolerance; 0 compares exact rationals.
+        abs: absolute tolerance.
+
+    A gold that is no number is not applicable (None) and counted in `golds/unreadable_share`.
+    """
+
+    pure = True
+
+    def __init__(
+        self,
+        gold: str | None = None,
+        sources: Sequence[Source] = ("answer", "boxed", "hash"),
+        rel: float = 0.0,
+        abs: float = 0.0,
+    ) -> None:
+        self.gold = gold
+        self.sources = check_sources(sources)
+        self.rel, self.abs = Fraction(rel), Fraction(abs)
+        self.__name__ = "number_match"
+
+    def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        return missing_gold(self.gold, columns)
+
+    def __call__(
+        self,
+        completions: Sequence[PromptContent],
+        prompts: Sequence[PromptContent] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        given_golds = golds(self.gold, columns, self.__name__)
+        wanted = [exact_number(gold) for gold in given_golds]
+        note_unreadable(given_golds, wanted, log_metric)
+        found = answers(completions, prompts, self.sources)
+        return [self._score(answer, gold) for answer, gold in zip(found, wanted, strict=True)]
+
+    def _score(self, answer: str | None, gold: Fraction | None) -> float | None:
+        if gold is None:
+            return None
+        number = exact_number(answer) if answer is not None else None
+        if number is None:
+            return 0.0
+        gap = number - gold if number > gold else gold - number
+        return float(gap <= max(self.abs, self.rel * (gold if gold >= 0 else -gold)))

@@ -1,0 +1,100 @@
+"""Grading by statements, `assert f(2) == 4` or `check(candidate)`: they run in another zygote's child than the code."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import Any
+
+from covey.rewards.sandbox.calls import ended_verdict, raised_verdict, with_rest
+from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
+from covey.rewards.sandbox.grade import AssertsJob, Grade, Verdict
+from covey.rewards.sandbox.limits import Limits
+from covey.rewards.sandbox.zygote import Zygote
+
+
+def grade_asserts(
+    code_zygote: Zygote, tests_zygote: Zygote, job: AssertsJob, limits: Limits, stop_early: bool = False
+) -> Grade:
+    """Run the code in one child and the tests in another; the two speak over a socket."""
+    verdicts: list[Verdict] = []
+    with Child(code_zygote, limits) as candidate, _tests_beside(candidate, tests_zygote, limits) as tests:
+        try:
+            candidate.send({"mode": "serve", "code": job.code, "filename": "<solution>"})
+            candidate.hand_over()
+            names = {**undefined_names([job.setup, *job.tests]), **job.names}
+            tests.send({"names": names, "setup": job.setup, "tests": list(job.tests)})
+            rest = _read_verdicts(tests, verdicts, len(job.tests), stop_early)
+            tests.kill()  # both end at the same time, rather than one after the other
+        except (ChildEnded, TooLate, TooMuch) as error:
+            rest = ended_verdict(error, tests.close(), limits)
+        end = candidate.close()
+        if rest.detail == GONE and end is not None:
+            rest = ended_verdict(ChildEnded("it ended"), end, limits)
+        return with_rest(verdicts, rest, len(job.tests), end)
+
+
+GONE = "the code's process ended"
+
+
+def _tests_beside(candidate: Child, zygote: Zygote, limits: Limits) -> Child:
+    return Child(zygote, limits, {4: candidate.channel.fileno()})
+
+
+def _read_verdicts(tests: Child, verdicts: list[Verdict], count: int, stop_early: bool) -> Verdict:
+    """Collect verdicts as they come; what to fill up with those that do not come."""
+    setup = _meaning(tests.receive(hashed=True))
+    if setup.status != "ok":
+        return Verdict(
+            setup.status, setup.detail if setup.detail == GONE else f"the tests' setup: {setup.detail}"
+        )
+    while len(verdicts) < count:
+        verdict = _meaning(tests.receive(hashed=True))
+        if verdict.status == "infrastructure" or verdict.detail == GONE:
+            return verdict
+        verdicts.append(verdict)
+        if stop_early and verdict.status != "ok":
+            break
+    return Verdict("wrong", "not run")
+
+
+def _meaning(message: Any) -> Verdict:
+    kind, detail = message[0], str(message[1]) if len(message) > 1 else ""
+    if kind == "passed":
+        return Verdict("ok")
+    if kind == "failed":
+        return Verdict("memory" if detail.startswith("MemoryError") else "wrong", detail)
+    if kind == "raised":
+        return raised_verdict(message[1], message[2])
+    if kind == "unsupported":
+        return Verdict("unsupported", detail)
+    if kind == "gone":
+        return Verdict("crash", GONE)
+    return Verdict("infrastructure", f"the tests cannot be run: {detail}")
+
+
+def undefined_names(sources: list[str]) -> dict[str, str]:
+    """Names that the tests use and neither define nor find among the builtins: functions of the code."""
+    used: set[str] = set()
+    defined: set[str] = set(dir(builtins))
+    for source in sources:
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # reported where it is executed
+        for node in ast.walk(tree):
+            _note(node, used, defined)
+    return {name: name for name in sorted(used - defined)}
+
+
+def _note(node: ast.AST, used: set[str], defined: set[str]) -> None:
+    if isinstance(node, ast.Name):
+        (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        defined.add(node.name)
+    elif isinstance(node, ast.arg):
+        defined.add(node.arg)
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ExceptHandler) and node.name:
+        defined.add(node.name)

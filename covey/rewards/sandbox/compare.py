@@ -1,0 +1,96 @@
+"""Does a value that came out of a hostile process equal the expected one? Decided in the host, on exact builtin types."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from covey.rewards.sandbox.inside.codec import Bag, Pairs, encode
+
+REL_TOLERANCE = 1e-9
+
+
+def same_value(expected: Any, got: Any, rel: float = REL_TOLERANCE) -> bool:
+    """As Python's `==`, with three differences.
+
+    Lists and tuples are equal when their elements are, as JSON knows lists only. Numbers are equal within a relative
+    `rel` where a float is expected. NaN equals NaN where it is expected.
+
+    `got` may hold `Bag` and `Pairs`; its elements are never hashed, except as bytes.
+    """
+    if isinstance(expected, int | float | complex):
+        return _same_number(expected, got, rel)
+    if isinstance(expected, list | tuple):
+        return _same_sequence(expected, got, rel)
+    if isinstance(expected, set | frozenset):
+        return isinstance(got, Bag | set | frozenset) and {_key(e) for e in expected} == {
+            _key(g) for g in got
+        }
+    if isinstance(expected, dict):
+        return _same_dict(expected, got, rel)
+    return type(expected) is type(got) and bool(expected == got)
+
+
+def _same_number(expected: Any, got: Any, rel: float) -> bool:
+    if not isinstance(got, int | float | complex):
+        return False
+    if expected == got or (expected != expected and got != got):
+        return True
+    if not isinstance(expected, float | complex):
+        return False
+    try:
+        gap, size = abs(expected - got), max(abs(expected), abs(got))
+    except OverflowError:
+        return False
+    return math.isfinite(gap) and math.isfinite(size) and gap <= rel * size
+
+
+def _same_sequence(expected: Any, got: Any, rel: float) -> bool:
+    if not isinstance(got, list | tuple) or isinstance(got, Bag | Pairs) or len(got) != len(expected):
+        return False
+    return all(same_value(e, g, rel) for e, g in zip(expected, got, strict=True))
+
+
+def _same_dict(expected: dict[Any, Any], got: Any, rel: float) -> bool:
+    items = got if isinstance(got, Pairs) else list(got.items()) if isinstance(got, dict) else None
+    if items is None or len(items) != len(expected):
+        return False
+    found = {_key(key): value for key, value in items}
+    return all(
+        _key(key) in found and same_value(value, found[_key(key)], rel) for key, value in expected.items()
+    )
+
+
+def _key(value: Any) -> bytes:
+    """Bytes that are equal where Python's `==` and `hash` say that two keys are the same one."""
+    return encode(_normal(value))
+
+
+def _normal(value: Any) -> Any:
+    if isinstance(value, bool | int | float | complex):
+        return _plain_number(value)
+    if isinstance(value, tuple):
+        return ("t", *map(_normal, value))
+    if isinstance(value, Bag | set | frozenset):
+        return ("s", *sorted({_key(element) for element in value}))
+    if isinstance(value, list | dict):  # cannot be a key; only a forged message has it there
+        return ("x",)
+    return value
+
+
+def _plain_number(value: Any) -> Any:
+    """1, 1.0, True and 1+0j are one key."""
+    if isinstance(value, complex):
+        return _plain_number(value.real) if value.imag == 0 else value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return int(value)
+
+
+def same_output(expected: str, got: str) -> bool:
+    """Equal line by line; spaces at the end of lines and empty lines at the end of the text do not count."""
+    return _lines(expected) == _lines(got)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]

@@ -1,0 +1,129 @@
+"""The child that runs model-written code. It reads its job on descriptor 3 and answers there.
+
+    stdio   the job's code is a program: standard input and output are its own
+    serve   the job's code is executed once; then functions of it are called, one request at a time
+
+A request is (name, arguments, keyword arguments). An answer is one of
+
+    ("value", value, changed arguments or None)     ("raised", type, text)
+    ("opaque", type)     the value is of a type that does not cross        ("missing", name)
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import random
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from .codec import Opaque, decode, encode
+from .frames import Closed, read_bytes, write_bytes, write_frame
+
+CHANNEL = 3
+MAX_TEXT = 500
+
+
+def run(limits: Mapping[str, Any]) -> None:
+    job = decode(read_bytes(CHANNEL))
+    random.seed(0)  # the same code gets the same verdict
+    _fresh_streams()
+    if job["mode"] == "stdio":
+        _run_program(job["code"])
+    else:
+        _serve(job["code"], job["filename"], limits["result_bytes"])
+    os._exit(0)
+
+
+def _fresh_streams() -> None:
+    """The zygote's streams are those of its start; these belong to the descriptors of this child."""
+    reading = io.BufferedReader(io.FileIO(0, closefd=False))
+    streams: dict[str, io.TextIOWrapper] = {
+        "stdin": io.TextIOWrapper(reading, encoding="utf-8", errors="replace")
+    }
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        writing = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+        streams[name] = io.TextIOWrapper(writing, encoding="utf-8", errors="backslashreplace")
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run_program(code: str) -> None:
+    write, streams = write_frame, (sys.stdout, sys.stderr)  # kept: the program may replace them
+    outcome = execute(code, "__main__", "<program>")[1]
+    try:
+        for stream in streams:
+            stream.flush()
+    except BaseException as error:
+        outcome = outcome or describe(error)
+    if outcome is not None and outcome[0] == "SystemExit" and outcome[1] in ("", "0", "None"):
+        outcome = None
+    write(CHANNEL, ("ended", outcome))
+
+
+def _serve(code: str, filename: str, max_bytes: int) -> None:
+    """Execute, say that it is ready, and answer requests until the other end is gone."""
+    answer_of, receive, send, parse = _answer, read_bytes, write_bytes, decode
+    namespace, outcome = execute(code, "solution", filename)
+    send(CHANNEL, encode(("ready",) if outcome is None else ("raised", *outcome)))
+    while True:
+        try:
+            request = parse(receive(CHANNEL))
+        except Closed:
+            return
+        send(CHANNEL, answer_of(namespace, request, max_bytes))
+
+
+def _answer(namespace: dict[str, Any], request: Any, max_bytes: int) -> bytes:
+    name, arguments, keywords = request
+    function = namespace.get(name)
+    if function is None:
+        return encode(("missing", name))
+    before = encode(arguments)
+    try:
+        value = function(*arguments, **keywords)
+    except BaseException as error:
+        return encode(("raised", *describe(error)))
+    try:
+        answer = encode(("value", value, _changed(arguments, before)))
+    except Opaque as error:
+        return encode(("opaque", str(error)))
+    except (RecursionError, MemoryError) as error:
+        return encode(("raised", *describe(error)))
+    return answer if len(answer) <= max_bytes else encode(("opaque", f"a value of {len(answer)} bytes"))
+
+
+def _changed(arguments: list[Any], before: bytes) -> list[Any] | None:
+    """The arguments, where the call changed one of them in place."""
+    try:
+        return None if encode(arguments) == before else arguments
+    except Opaque:
+        return None
+
+
+def execute(code: str, name: str, filename: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
+    """Run code as a module of its own; its namespace, and how it raised (None: it did not)."""
+    module = types.ModuleType(name)
+    module.__dict__["__builtins__"] = builtins
+    sys.modules[name] = module
+    try:
+        exec(compile(code, filename, "exec", dont_inherit=True), module.__dict__)
+    except BaseException as error:
+        return module.__dict__, describe(error)
+    return module.__dict__, None
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """Type and text of an exception, whatever its class does when asked."""
+    kind = type(error)
+    builtin = next((k.__name__ for k in kind.__mro__ if k.__module__ == "builtins"), "BaseException")
+    try:
+        text = str(error.code if isinstance(error, SystemExit) else error)[:MAX_TEXT]
+        text = text if type(text) is str else ""
+    except BaseException:
+        text = ""
+    return builtin, text

@@ -1,0 +1,204 @@
+"""The fork server: forks one child per job, kills it when the host says so, reaps it, and reports how it ended.
+
+Started as `python -I -S zygote.py SETTINGS`, with the control socket on the descriptor that the settings name.
+
+    host → zygote   one message per job: the numbers that descriptors get in the child, and the descriptors themselves;
+                    the first of them is the job's leash, a socket between host and zygote
+    leash           the host sends a byte or closes it: the child is killed. The child ends: the zygote sends its exit
+                    status, CPU time and peak memory, and closes it
+
+The zygote never reads a job, so nothing of one job is in the memory of the next one's child. When the host is gone,
+the control socket closes, and the zygote kills what is left and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Collection
+from typing import Any
+
+MESSAGE = 8
+"""Bytes of a message: descriptor numbers, filled up with `UNUSED`."""
+UNUSED = 0xFF
+EXIT = struct.Struct(">iidI")
+"""Whether a signal ended it, status or signal, CPU seconds, peak memory in KiB."""
+
+
+_FOLDERS = (
+    os.path.dirname(os.path.abspath(__file__)),
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+)
+"""Where this file lies and what is above: on the path for the start, but not for the code that is run."""
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    sys.path.insert(0, settings["folder"])
+    from inside import candidate, judge, landlock, lock, namespaces, preload, seccomp  # noqa: F401
+
+    sys.path[:] = [*settings["paths"], *(path for path in sys.path if path not in _FOLDERS)]
+
+    walls = {"locked": settings["locked"], "seccomp": False, "landlock": 0, "namespaces": []}
+    if settings["locked"]:
+        walls["seccomp"] = "seccomp" in settings["walls"] and seccomp.is_supported()
+        walls["landlock"] = landlock.abi() if "landlock" in settings["walls"] else 0
+        if "namespaces" in settings["walls"]:
+            walls["namespaces"] = namespaces.enter()
+    if "pid" in walls["namespaces"]:
+        _live_inside(settings["control"])
+    control = socket.socket(fileno=settings["control"])
+    control.setblocking(True)
+    try:
+        preload.preload(settings["preload"])
+    except BaseException as error:
+        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        return
+    if settings["locked"]:
+        lock.die_first()
+        seccomp.prepare()
+    del sys.argv[1:]
+    control.send(json.dumps(walls).encode())
+    _Zygote(control, settings["limits"], walls, kept=_with_parts(settings["preload"])).serve()
+
+
+def _live_inside(control: int) -> None:
+    """Go on as the first process of the new PID namespace; the outer process only waits for it.
+
+    All that is forked dies with the first process of its namespace, and that one dies with the outer process.
+    """
+    inner = os.fork()
+    if inner:
+        os.close(control)
+        os.waitpid(inner, 0)
+        os._exit(0)
+    from inside.lock import die_with_parent
+
+    die_with_parent()
+
+
+class _Zygote:
+    def __init__(
+        self, control: socket.socket, limits: dict[str, Any], walls: dict[str, Any], kept: Collection[str]
+    ) -> None:
+        self.control = control
+        self.limits = limits
+        self.walls = walls
+        self.kept = kept  # modules that code may import though the zygote needs them for itself
+        self.pids: dict[int, int] = {}  # descriptor of a leash → pid of the child on it
+        self.leashes: dict[int, socket.socket] = {}  # pid → its leash
+        self.poll = select.poll()
+        self.null = os.open(os.devnull, os.O_RDWR)
+        self.woken = self._wake_on_exit()
+        for descriptor in (control.fileno(), self.woken):
+            self.poll.register(descriptor, select.POLLIN)
+        gc.collect()
+        gc.freeze()  # children touch fewer pages, so fewer are copied
+
+    def _wake_on_exit(self) -> int:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return reading
+
+    def serve(self) -> None:
+        while True:
+            ready = {descriptor for descriptor, _ in self.poll.poll()}
+            for descriptor in (
+                ready & self.pids.keys()
+            ):  # first: a closed descriptor's number is soon another job's
+                self._kill(descriptor)
+            if self.woken in ready:
+                os.read(self.woken, 4096)
+                self._reap()
+            if self.control.fileno() in ready and not self._fork():
+                return self._end()
+
+    def _fork(self) -> bool:
+        """Start the next job's child; False when the host is gone."""
+        message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE, 16)
+        if not message:
+            return False
+        leash, given = descriptors[0], descriptors[1:]
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(given, [number for number in message if number != UNUSED])
+        for descriptor in given:
+            os.close(descriptor)
+        self.pids[leash] = pid
+        self.leashes[pid] = socket.socket(fileno=leash)
+        self.poll.register(leash, select.POLLIN)
+        return True
+
+    def _become_child(self, given: list[int], targets: list[int]) -> None:
+        """Never returns: whatever happens, this process ends here."""
+        try:
+            from inside import candidate, judge, lock
+
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _arrange(given, targets, self.null)
+            lock.lock(self.limits, self.walls)
+            lock.forget_tools(self.kept)
+            (judge.run if judge.PEER in targets else candidate.run)(self.limits)
+        finally:
+            os._exit(70)
+
+    def _kill(self, descriptor: int) -> None:
+        self.poll.unregister(descriptor)
+        os.kill(self.pids.pop(descriptor), signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while self.leashes:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if not pid:
+                return
+            leash = self.leashes.pop(pid, None)
+            if leash is None:
+                continue  # a descendant that lost its parent
+            if self.pids.pop(leash.fileno(), None) is not None:
+                self.poll.unregister(leash.fileno())
+            _report(leash, status, usage)
+
+    def _end(self) -> None:
+        for pid in self.leashes:
+            os.kill(pid, signal.SIGKILL)
+        while self.leashes:
+            self.leashes.pop(os.wait()[0], None)
+
+
+def _with_parts(names: list[str]) -> set[str]:
+    """The modules, and the modules that belong to them: with `ctypes` also `_ctypes` and `ctypes.util`."""
+    return {m for m in sys.modules for name in names if m.lstrip("_").partition(".")[0] == name}
+
+
+def _report(leash: socket.socket, status: int, usage: resource.struct_rusage) -> None:
+    signaled = os.WIFSIGNALED(status)
+    code = os.WTERMSIG(status) if signaled else os.WEXITSTATUS(status)
+    with leash, contextlib.suppress(OSError):  # the host may no longer want to know
+        leash.send(EXIT.pack(signaled, code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
+
+
+def _arrange(given: list[int], targets: list[int], null: int) -> None:
+    """Put the given descriptors on their numbers, /dev/null on the standard ones that are not given; close the rest."""
+    above_all_targets = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 16) for descriptor in given]
+    for standard in {0, 1, 2} - set(targets):
+        os.dup2(null, standard)
+    for descriptor, target in zip(above_all_targets, targets, strict=True):
+        os.dup2(descriptor, target)
+    os.closerange(max(2, *targets) + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+if __name__ == "__main__":
+    main()

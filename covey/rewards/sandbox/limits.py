@@ -1,0 +1,66 @@
+"""What a child may use, and the walls around it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Level = Literal["limits", "seccomp", "full"]
+LEVELS: tuple[Level, ...] = ("limits", "seccomp", "full")
+"""From weak to strong.
+
+`limits`   resource limits only: code can read files, talk to the network and start processes
+`seccomp`  an allow list of system calls: none of that, without any privilege
+`full`     seccomp, Landlock, and own PID and network namespaces
+"""
+
+ALL_WALLS = ("seccomp", "landlock", "namespaces")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one child may use.
+
+    Busy code ends by `cpu_seconds`, which does not depend on what else the machine does; sleeping or stopped code ends
+    by `wall_seconds`.
+    """
+
+    cpu_seconds: int = 1
+    """Seconds of processor time; whole seconds."""
+    wall_seconds: float = 4.0
+    """Seconds on the clock, for one program, or for all calls of one job."""
+    memory_mb: int = 256
+    """Address space, in MiB."""
+    stack_mb: int = 64
+    """Stack, in MiB."""
+    output_bytes: int = 65_536
+    """Standard output and standard error, each."""
+    result_bytes: int = 1_048_576
+    """All values that come back, together."""
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What a zygote found that this machine offers."""
+
+    seccomp: bool = False
+    landlock: int = 0
+    """The kernel's Landlock version; 0: none."""
+    namespaces: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> Level:
+        if not self.seccomp:
+            return "limits"
+        return "full" if self.landlock and {"pid", "net"} <= set(self.namespaces) else "seccomp"
+
+    def reaches(self, level: Level) -> bool:
+        return LEVELS.index(self.level) >= LEVELS.index(level)
+
+    def __str__(self) -> str:
+        landlock = f"Landlock version {self.landlock}" if self.landlock else "no Landlock"
+        namespaces = f"namespaces {', '.join(self.namespaces)}" if self.namespaces else "no namespaces"
+        return f"{'seccomp' if self.seccomp else 'no seccomp'}, {landlock}, {namespaces}"

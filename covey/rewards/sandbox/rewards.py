@@ -1,0 +1,219 @@
+"""Rewards that run code: function calls, programs, assertions.
+
+What the code does wrong (a wrong value, endless loops, crashes, floods) counts as a test that is not passed. What is
+not its fault (a test that cannot be judged, a sandbox that broke down) is a `Failure`: the sample is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from covey.errors import RewardError
+from covey.groups import PromptContent
+from covey.rewards.failure import Failure
+from covey.rewards.rules.extract import said_by
+from covey.rewards.sandbox.extract import extract_code
+from covey.rewards.sandbox.grade import OUR_FAULTS, AssertsJob, Call, CallsJob, Grade, Job, Status, StdioJob
+from covey.rewards.sandbox.sandbox import Sandbox, shared_sandbox
+
+Scoring = Literal["share", "all"]
+LogMetric = Callable[[str, float], None]
+
+
+class _CodeReward:
+    """Makes a job of each completion, runs them, and turns grades into numbers."""
+
+    pure = True
+
+    def __init__(self, name: str, scoring: Scoring, sandbox: Sandbox | None, tests: str) -> None:
+        if scoring not in ("share", "all"):
+            raise ValueError(
+                f"scoring={scoring!r}: 'share' pays the share of tests passed, 'all' all or nothing."
+            )
+        self.scoring = scoring
+        self._sandbox = sandbox
+        self.tests = tests
+        self.__name__ = name
+
+    @property
+    def sandbox(self) -> Sandbox:
+        return self._sandbox or shared_sandbox()
+
+    def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        return [] if self.tests in columns else [self.tests]
+
+    def __call__(
+        self,
+        completions: Sequence[PromptContent],
+        prompts: Sequence[PromptContent] | None = None,
+        log_metric: LogMetric | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        codes = [extract_code(text) for text in said_by(completions, prompts)]
+        rows = [
+            {name: values[row] for name, values in columns.items() if _is_column(values, row)}
+            for row in range(len(codes))
+        ]
+        applies = [row.get(self.tests) is not None for row in rows]
+        jobs = {
+            i: self._job(code, rows[i]) for i, code in enumerate(codes) if applies[i] and code is not None
+        }
+        grades = dict(zip(jobs, self._grades(list(jobs.values())), strict=True))
+        statuses = [grades[i].status if i in grades else "no_code" for i in range(len(codes)) if applies[i]]
+        _note(statuses, log_metric)
+        scores = {i: self._score(grade) for i, grade in grades.items()}
+        return [scores.get(i, 0.0) if applies[i] else None for i in range(len(codes))]
+
+    def _grades(self, jobs: list[Job]) -> list[Grade]:
+        return self.sandbox.grade_all(jobs, stop_early=self.scoring == "all") if jobs else []
+
+    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
+        raise NotImplementedError
+
+    def _score(self, grade: Grade) -> float:
+        if grade.status in OUR_FAULTS:
+            return Failure(grade.detail)
+        return grade.passed_share if self.scoring == "share" else float(grade.status == "ok")
+
+
+class CallTests(_CodeReward):
+    """Calls functions of the completion's code and compares what they return.
+
+    Args:
+        scoring: `share` of the tests passed, or 1.0 for `all` of them.
+        sandbox: where the code runs; by default one that they share, isolated by seccomp or better.
+        tests: the column of tests. A row's tests are a list, or its JSON text, of
+            `{"args": [...], "expected": value}`, with `"kwargs"` and `"name"` where needed.
+        entry_point: the column with the function's name, for tests without a `"name"`.
+
+    A row without tests is not applicable: None.
+    """
+
+    def __init__(
+        self,
+        scoring: Scoring = "share",
+        sandbox: Sandbox | None = None,
+        tests: str = "tests",
+        entry_point: str = "entry_point",
+    ) -> None:
+        super().__init__("call_tests", scoring, sandbox, tests)
+        self.entry_point = entry_point
+
+    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
+        tests = _listed(row[self.tests], self.__name__)
+        return CallsJob(code, tuple(self._call(test, row) for test in tests))
+
+    def _call(self, test: Any, row: Mapping[str, Any]) -> Call:
+        if not isinstance(test, Mapping) or "args" not in test or "expected" not in test:
+            raise _bad_test(self.__name__, test, '{"args": [...], "expected": value}')
+        name = test.get("name") or row.get(self.entry_point)
+        if not isinstance(name, str):
+            raise RewardError(
+                f"Reward {self.__name__!r}: a test names no function, and the row has no {self.entry_point!r}: {test!r}."
+            )
+        return Call(name, tuple(test["args"]), test["expected"], dict(test.get("kwargs") or {}))
+
+
+class StdioTests(_CodeReward):
+    """Runs the completion's code as a program and compares what it writes.
+
+    Lines are compared without spaces at their end; empty lines at the end do not count.
+
+    Args:
+        scoring: `share` of the tests passed, or 1.0 for `all` of them.
+        sandbox: where the code runs; by default one that they share, isolated by seccomp or better.
+        tests: the column of tests. A row's tests are a list, or its JSON text, of `{"input": text, "output": text}`; or
+            one object with the lists `"inputs"` and `"outputs"`.
+
+    A row without tests is not applicable: None.
+    """
+
+    def __init__(
+        self, scoring: Scoring = "share", sandbox: Sandbox | None = None, tests: str = "tests"
+    ) -> None:
+        super().__init__("stdio_tests", scoring, sandbox, tests)
+
+    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
+        given = row[self.tests]
+        given = json.loads(given) if isinstance(given, str) else given
+        if isinstance(given, Mapping) and "inputs" in given:
+            pairs = zip(given["inputs"], given["outputs"], strict=True)
+            return StdioJob(code, tuple((str(i), str(o)) for i, o in pairs))
+        return StdioJob(code, tuple(self._pair(test) for test in _listed(given, self.__name__)))
+
+    def _pair(self, test: Any) -> tuple[str, str]:
+        for source, wanted in (("input", "output"), ("stdin", "stdout")):
+            if isinstance(test, Mapping) and wanted in test:
+                return str(test.get(source) or ""), str(test[wanted])
+        raise _bad_test(self.__name__, test, '{"input": text, "output": text}')
+
+
+class AssertTests(_CodeReward):
+    """Runs statements, `assert f(2) == 4`, against the completion's code.
+
+    They run in a process of their own, where the code's functions are proxies. Tests that hand over functions or objects,
+    or ask for methods of what is returned, cannot be judged; they fail as a check of the dataset shows.
+
+    Args:
+        scoring: `share` of the tests passed, or 1.0 for `all` of them.
+        sandbox: where the code runs; by default one that they share, isolated by seccomp or better.
+        tests: the column of tests: a list of statements, or one text.
+        entry_point: the column with the name of the function that the tests call `candidate`. A text of tests that
+            defines `check` is called with it, as HumanEval's are.
+        setup: the column with what is executed before the tests.
+
+    A row without tests is not applicable: None.
+    """
+
+    def __init__(
+        self,
+        scoring: Scoring = "share",
+        sandbox: Sandbox | None = None,
+        tests: str = "tests",
+        entry_point: str = "entry_point",
+        setup: str = "test_setup_code",
+    ) -> None:
+        super().__init__("assert_tests", scoring, sandbox, tests)
+        self.entry_point, self.setup = entry_point, setup
+
+    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
+        tests = row[self.tests]
+        tests = (tests,) if isinstance(tests, str) else tuple(tests)
+        if not all(isinstance(test, str) for test in tests) or not tests:
+            raise _bad_test(self.__name__, row[self.tests], "a list of statements, or one text")
+        entry_point = row.get(self.entry_point)
+        names = {"candidate": entry_point} if entry_point else {}
+        if entry_point and len(tests) == 1 and "def check(" in tests[0] and "\ncheck(" not in tests[0]:
+            tests = (f"{tests[0]}\ncheck(candidate)",)
+        return AssertsJob(code, tests, row.get(self.setup) or "", names)
+
+
+def _is_column(values: Any, row: int) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str) and row < len(values)
+
+
+def _listed(tests: Any, reward: str) -> list[Any]:
+    try:
+        listed = json.loads(tests) if isinstance(tests, str) else tests
+    except ValueError as error:
+        raise RewardError(
+            f"Reward {reward!r}: a row's tests are text that is no JSON ({error}): {tests[:200]!r}."
+        ) from None
+    if not isinstance(listed, list | tuple) or not listed:
+        raise _bad_test(reward, tests, "a list of tests that is not empty")
+    return list(listed)
+
+
+def _bad_test(reward: str, test: Any, expected: str) -> RewardError:
+    return RewardError(f"Reward {reward!r}: a row's tests are {repr(test)[:200]}; expected {expected}.")
+
+
+def _note(statuses: Sequence[str], log_metric: LogMetric | None) -> None:
+    """The share of each way to end, also of those that did not happen, so that curves have no holes."""
+    counts = Counter(statuses)
+    if log_metric is not None and statuses:
+        for status in (*get_args(Status), "no_code"):
+            log_metric(f"code/{status}_share", counts[status] / len(statuses))

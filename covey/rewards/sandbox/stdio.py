@@ -1,0 +1,164 @@
+"""Programs: standard input in, standard output out, the comparison is made here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import time
+from collections.abc import Iterator
+
+from covey.rewards.sandbox.calls import ended_verdict, raised_verdict
+from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
+from covey.rewards.sandbox.compare import same_output
+from covey.rewards.sandbox.grade import Grade, Program, StdioJob, Verdict
+from covey.rewards.sandbox.limits import Limits
+from covey.rewards.sandbox.zygote import Zygote
+
+MAX_TIMEOUTS = 2
+"""Tests of one program that may run out of time before the rest is not run: it is the slow ones that hold up a step."""
+
+
+def grade_stdio(zygote: Zygote, job: StdioJob, limits: Limits, stop_early: bool = False) -> Grade:
+    """Run the program once for each test, each time in a fresh process."""
+    verdicts: list[Verdict] = []
+    cpu_seconds = peak_mb = 0.0
+    for stdin, expected in job.tests:
+        program = run_program(zygote, job.code, stdin, limits)
+        cpu_seconds, peak_mb = cpu_seconds + program.cpu_seconds, max(peak_mb, program.peak_mb)
+        verdicts.append(_verdict(program, expected))
+        num_timeouts = sum(verdict.status == "timeout" for verdict in verdicts)
+        if (stop_early and verdicts[-1].status != "ok") or num_timeouts == MAX_TIMEOUTS:
+            break
+    rest = [Verdict("wrong", "not run")] * (len(job.tests) - len(verdicts))
+    return Grade((*verdicts, *rest), cpu_seconds, peak_mb)
+
+
+def _verdict(program: Program, expected: str) -> Verdict:
+    if program.status != "ok":
+        return Verdict(program.status, program.detail)
+    if same_output(expected, program.stdout):
+        return Verdict("ok")
+    return Verdict("wrong", f"wrote {program.stdout[:200]!r}, expected {expected[:200]!r}")
+
+
+def run_program(zygote: Zygote, code: str, stdin: str, limits: Limits) -> Program:
+    """Run one program with `stdin` as its standard input."""
+    with _Streams(limits.output_bytes) as streams, Child(zygote, limits, streams.theirs) as child:
+        streams.close_theirs()
+        try:
+            child.send({"mode": "stdio", "code": code})
+            streams.pump(stdin.encode("utf-8", "replace"), child.channel.fileno(), child.deadline)
+            verdict = _ended(child.receive())
+        except (ChildEnded, TooLate, TooMuch) as error:
+            verdict = ended_verdict(error, child.close(), limits)
+        end = child.close()
+        return Program(
+            status=verdict.status,
+            stdout=bytes(streams.written[1]).decode("utf-8", "replace"),
+            stderr=bytes(streams.written[2]).decode("utf-8", "replace"),
+            detail=verdict.detail,
+            cpu_seconds=end.cpu_seconds if end else 0.0,
+            peak_mb=end.peak_mb if end else 0.0,
+        )
+
+
+def _ended(message: object) -> Verdict:
+    if message == ("ended", None):
+        return Verdict("ok")
+    if (
+        isinstance(message, tuple)
+        and len(message) == 2
+        and isinstance(message[1], tuple)
+        and len(message[1]) == 2
+    ):
+        return raised_verdict(*message[1])
+    return Verdict("crash", "it did not say how it ended")
+
+
+class _Streams:
+    """Pipes for standard input, output and error, and what was written to the latter two."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.written: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
+        pairs = {0: os.pipe(), 1: os.pipe(), 2: os.pipe()}
+        self.theirs = {0: pairs[0][0], 1: pairs[1][1], 2: pairs[2][1]}
+        self.ours = {0: pairs[0][1], 1: pairs[1][0], 2: pairs[2][0]}
+        for descriptor in self.ours.values():
+            os.set_blocking(descriptor, False)
+
+    def __enter__(self) -> _Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_theirs()
+        for number in list(self.ours):
+            self._close(number)
+
+    def close_theirs(self) -> None:
+        """The child has its own copies; while ours are open, no end of file is seen."""
+        while self.theirs:
+            os.close(self.theirs.popitem()[1])
+
+    def pump(self, stdin: bytes, channel: int, deadline: float) -> None:
+        """Feed and read the streams until the program speaks on its channel or ends.
+
+        Raises:
+            TooLate, TooMuch
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(channel, selectors.EVENT_READ, 3)
+            for number, descriptor in self.ours.items():
+                selector.register(
+                    descriptor, selectors.EVENT_WRITE if number == 0 else selectors.EVENT_READ, number
+                )
+            for number in self._ready(selector, deadline):
+                if number == 3:
+                    break
+                if number == 0:
+                    stdin = self._feed(stdin)
+                    still_open = bool(stdin)
+                else:
+                    still_open = self._read(number)
+                if not still_open:
+                    selector.unregister(self.ours[number])
+                    self._close(number)
+        for number in (1, 2):  # what was written before the last word
+            while number in self.ours and self._read(number):
+                pass
+
+    def _ready(self, selector: selectors.BaseSelector, deadline: float) -> Iterator[int]:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TooLate
+            for key, _ in selector.select(left):
+                if key.fd in (*self.ours.values(),) or key.data == 3:
+                    yield key.data
+
+    def _feed(self, stdin: bytes) -> bytes:
+        """Write what fits; what is left. A program that does not read is not to blame."""
+        try:
+            return stdin[os.write(self.ours[0], stdin[:65_536]) :]
+        except BlockingIOError:
+            return stdin
+        except OSError:
+            return b""
+
+    def _read(self, number: int) -> bool:
+        """Whether there may be more."""
+        try:
+            part = os.read(self.ours[number], 65_536)
+        except BlockingIOError:
+            return False
+        self.written[number] += part
+        if len(self.written[number]) > self.max_bytes:
+            raise TooMuch(
+                f"more than {self.max_bytes} bytes written to {'stdout' if number == 1 else 'stderr'}"
+            )
+        return bool(part)
+
+    def _close(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.ours.pop(number))

@@ -1,0 +1,139 @@
+"""The host's side of a fork server: starts it, asks it for children, ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from covey.errors import SandboxError
+from covey.rewards.sandbox.inside.zygote import MESSAGE, UNUSED
+from covey.rewards.sandbox.limits import ALL_WALLS, Limits, Walls
+
+START_SECONDS = 60.0
+
+_SCRIPT = Path(__file__).parent / "inside" / "zygote.py"
+
+
+class ZygoteGone(SandboxError):
+    """The fork server was killed; a new one can be started."""
+
+
+class Zygote:
+    """A small Python process that forks children.
+
+    Args:
+        limits: what each child may use.
+        locked: children lock themselves before they read a job. False is for code that is ours and only needs to be
+            killable; it runs with the host's rights.
+        walls: which of the walls to use where the machine offers them.
+        preload: modules to import before the first fork.
+        paths: added to the module search path. Without one, there is the standard library and nothing else.
+
+    Raises:
+        SandboxError: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        locked: bool = True,
+        walls: Sequence[str] = ALL_WALLS,
+        preload: Sequence[str] = (),
+        paths: Sequence[str] = (),
+    ) -> None:
+        if not hasattr(os, "fork"):
+            raise SandboxError(f"Code cannot be run in a child process on {sys.platform}: there is no fork.")
+        self._lock = threading.Lock()
+        self._control, theirs = socket.socketpair()
+        settings = {
+            "control": theirs.fileno(),
+            "folder": str(_SCRIPT.parent.parent),
+            "limits": limits.settings(),
+            "locked": locked,
+            "walls": list(walls),
+            "preload": list(preload),
+            "paths": list(paths),
+        }
+        with theirs:
+            self._process = _start(settings, theirs.fileno())
+        self._finalizer = weakref.finalize(self, _end, self._process, self._control, os.getpid())
+        self.walls = self._greet()
+
+    def spawn(self, descriptors: Mapping[int, int]) -> socket.socket:
+        """Ask for a child with the given descriptors, {number in the child: descriptor here}; its leash.
+
+        Closing the leash, or writing to it, kills the child. How it ended comes out of the leash.
+
+        Raises:
+            ZygoteGone: the zygote was killed.
+        """
+        leash, theirs = socket.socketpair()
+        targets = bytes(descriptors).ljust(MESSAGE, bytes([UNUSED]))
+        try:
+            with theirs, self._lock:
+                socket.send_fds(self._control, [targets], [theirs.fileno(), *descriptors.values()])
+        except OSError as error:
+            leash.close()
+            raise ZygoteGone(f"The sandbox's fork server is gone ({error}).") from error
+        return leash
+
+    @property
+    def is_alive(self) -> bool:
+        return self._finalizer.alive and self._process.poll() is None
+
+    def close(self) -> None:
+        """End the zygote and all its children, and wait for it."""
+        self._finalizer()
+
+    def _greet(self) -> Walls:
+        self._control.settimeout(START_SECONDS)
+        try:
+            said: dict[str, Any] = json.loads(self._control.recv(65_536) or b"{}")
+        except (OSError, ValueError) as error:
+            said = {"error": str(error)}
+        self._control.settimeout(None)
+        if "locked" not in said:
+            self.close()
+            raise SandboxError(
+                f"The sandbox's fork server did not start: {said.get('error', 'it ended at once')}."
+            )
+        return Walls(said["seccomp"], said["landlock"], tuple(said["namespaces"]))
+
+
+def _start(settings: dict[str, Any], control: int) -> subprocess.Popen[bytes]:
+    """A new session and an empty environment: no signal of the terminal reaches it, no secret of the host either.
+
+    Hostile code gets the standard library alone; trusted code also what installers' hooks (`site`) provide.
+    """
+    isolated = ["-I", "-S"] if settings["locked"] else ["-I"]
+    return subprocess.Popen(
+        [sys.executable, *isolated, str(_SCRIPT), json.dumps(settings)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[control],
+        env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"},
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
+    control.close()  # the zygote reads its end and kills what is left
+    if os.getpid() != owner:
+        return  # a fork of the host has the descriptor, not the process
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)

@@ -1,0 +1,87 @@
+"""Weights that change over training: functions of progress, 0 at the first step and 1 at the last."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Schedule = Callable[[float], float]
+"""Progress in [0, 1] → weight."""
+
+Weight = float | Schedule | Mapping[str, float | Schedule]
+"""A number, a schedule, or either by task. In a mapping, the key `*` stands for all other tasks; without it they have 0."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """From `start` to `end` along a line, between two points of training; constant before and after."""
+
+    start: float
+    end: float
+    begin: float = 0.0
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_span(self.begin, self.until)
+
+    def __call__(self, progress: float) -> float:
+        return self.start + (self.end - self.start) * _share(progress, self.begin, self.until)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From `start` to `end` along a half cosine, between two points of training; constant before and after."""
+
+    start: float
+    end: float
+    begin: float = 0.0
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_span(self.begin, self.until)
+
+    def __call__(self, progress: float) -> float:
+        share = _share(progress, self.begin, self.until)
+        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+class Steps:
+    """A weight that jumps: `Steps({0.0: 1.0, 0.5: 0.1})` is 1.0 in the first half and 0.1 in the second."""
+
+    def __init__(self, weights: Mapping[float, float]) -> None:
+        if 0.0 not in weights or not all(0 <= point <= 1 for point in weights):
+            raise ValueError(
+                f"Steps({dict(weights)!r}): points of training are in [0, 1], and 0.0 is one of them."
+            )
+        self.points = sorted(weights)
+        self.weights = [float(weights[point]) for point in self.points]
+
+    def __call__(self, progress: float) -> float:
+        return self.weights[bisect_right(self.points, progress) - 1]
+
+
+def progress_of(trainer_state: Any) -> float:
+    """How far training is, from 0 to 1; 0 outside of training."""
+    step, total = getattr(trainer_state, "global_step", 0), getattr(trainer_state, "max_steps", 0)
+    return min(max(step / total, 0.0), 1.0) if total and total > 0 else 0.0
+
+
+def weight_at(weight: Weight, task: Any, progress: float) -> float:
+    """The number that a weight is for one task at one point of training."""
+    if isinstance(weight, Mapping):
+        weight = weight.get(task, weight.get("*", 0.0))
+    return float(weight(progress)) if callable(weight) else float(weight)
+
+
+def _share(progress: float, begin: float, until: float) -> float:
+    return min(max((progress - begin) / (until - begin), 0.0), 1.0)
+
+
+def _check_span(begin: float, until: float) -> None:
+    if not 0 <= begin < until <= 1:
+        raise ValueError(
+            f"begin={begin}, until={until}: points of training are in [0, 1], and begin comes first."
+        )

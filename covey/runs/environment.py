@@ -1,0 +1,169 @@
+"""Where a run runs: python, libraries, machine, git. Nothing here may stop a run; what cannot be found is left out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from covey import __version__
+
+LIBRARIES = (
+    "torch", "transformers", "accelerate", "peft", "datasets", "numpy", "pyarrow", "safetensors", "tokenizers",
+    "math-verify", "bitsandbytes", "vllm", "flash-attn", "deepspeed",
+)  # fmt: skip
+
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "WORLD_SIZE", "RANK", "LOCAL_RANK", "PYTHONHASHSEED", "HF_HUB_OFFLINE",
+    "TOKENIZERS_PARALLELISM", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG",
+)  # fmt: skip
+"""Environment variables that change what a run computes; no others are recorded."""
+
+MAX_DIFF_CHARS = 100_000
+GIT_SECONDS = 5.0
+_SECRET = re.compile(
+    r"(^|_)(hub_token|api_key|secret|password|auth_token|access_token|credentials?)$", re.IGNORECASE
+)
+_SECRET_OPTION = re.compile(r"^--?[\w-]*(token|key|secret|password)$", re.IGNORECASE)
+
+
+def environment() -> dict[str, Any]:
+    """Python, libraries, machine and command line."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "host": platform.node(),
+        "processor": _processor(),
+        "cores": _cores(),
+        "memory_gb": _memory_gb(),
+        "accelerators": _accelerators(),
+        "libraries": libraries(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "command": _command(sys.argv),
+    }
+
+
+def libraries() -> dict[str, str]:
+    """Installed version by name, without importing any."""
+    found = {"covey": __version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state(folder: str | Path = ".") -> dict[str, Any] | None:
+    """Commit, branch, cleanness and the difference to the commit; None outside a repository or without git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    status = _git(folder, "status", "--porcelain") or ""
+    diff = _git(folder, "diff", "HEAD") or ""
+    left_out = max(0, len(diff) - MAX_DIFF_CHARS)
+    return {
+        "commit": commit,
+        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "clean": not status,
+        "changed": status.splitlines()[:100],
+        "diff": diff[:MAX_DIFF_CHARS] + (f"\n[{left_out} characters left out]" if left_out else ""),
+    }
+
+
+def dataset_facts(dataset: Any, name: str | None = None) -> dict[str, Any]:
+    """Name, rows, columns and fingerprint of a dataset, as far as it tells."""
+    try:
+        rows = len(dataset)
+    except TypeError:  # a stream
+        rows = None
+    return {
+        "name": name,
+        "rows": rows,
+        "columns": list(getattr(dataset, "column_names", None) or []),
+        "fingerprint": getattr(dataset, "_fingerprint", None),
+    }
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the values of secrets blanked: tokens of hubs, keys of interfaces, passwords."""
+    clean: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            clean[str(name)] = without_secrets(value)
+        else:
+            clean[str(name)] = "(not recorded)" if value and _SECRET.search(str(name)) else value
+    return clean
+
+
+def process_facts() -> dict[str, Any]:
+    """What tells this process from others, also after its number was given to another one."""
+    return {"pid": os.getpid(), "host": platform.node(), "process_start": process_start(os.getpid())}
+
+
+def process_start(pid: int) -> str | None:
+    """When a process began, in the kernel's own unit; None where that is not known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return None
+    return fields[19]  # field 22 of proc(5), counted behind the command's closing bracket
+
+
+def _command(arguments: list[str]) -> list[str]:
+    kept = list(arguments)
+    for i, argument in enumerate(kept):
+        name, separator, value = argument.partition("=")
+        if separator and value and _SECRET_OPTION.match(name):
+            kept[i] = f"{name}=(not recorded)"
+        elif i and _SECRET_OPTION.match(kept[i - 1]) and not argument.startswith("-"):
+            kept[i] = "(not recorded)"
+    return kept
+
+
+def _git(folder: str | Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True, text=True, errors="replace", timeout=GIT_SECONDS, check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor() -> str | None:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _accelerators() -> list[str]:
+    """Names of the devices that torch sees; torch is asked only where the run has imported it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -1,0 +1,75 @@
+"""The head of a record, `run.json`: written whole, moved into place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from covey.errors import ConfigError
+from covey.runs import schema
+from covey.runs.jsonl import encode, read_lines
+
+
+def write_header(folder: Path, header: Mapping[str, Any]) -> None:
+    """Write `run.json` beside and move it into place."""
+    beside = folder / (schema.RUN + ".tmp")
+    beside.write_bytes(encode(dict(header)))
+    os.replace(beside, folder / schema.RUN)
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """What `run.json` says; an empty dict where it is damaged.
+
+    Raises:
+        ValueError: it was written by a newer Covey.
+    """
+    for header in read_lines(folder / schema.RUN):
+        if header.get("version", 0) > schema.VERSION:
+            raise ValueError(
+                f"{folder / schema.RUN} has version {header['version']} of the record; this Covey reads up to "
+                f"{schema.VERSION}. Read it with the Covey that wrote it, or a newer one."
+            )
+        return header
+    return {}
+
+
+def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Settings that differ between two headers: name → value before, value after."""
+    old, new = before.get("settings", {}), after.get("settings", {})
+    return {n: [old.get(n), new.get(n)] for n in sorted({*old, *new}) if old.get(n) != new.get(n)}
+
+
+def completions_share(record_completions: str | float) -> float:
+    """`all`, `none` or a share, as a share in [0, 1].
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    named = {"all": 1.0, "none": 0.0}
+    if isinstance(record_completions, str) and record_completions in named:
+        return named[record_completions]
+    is_number = isinstance(record_completions, int | float) and not isinstance(record_completions, bool)
+    if is_number and 0 < float(record_completions) <= 1:
+        return float(record_completions)
+    raise ConfigError(
+        f"record_completions is {record_completions!r}. Give 'all', 'none', or the share of the groups whose texts are "
+        "recorded, in (0, 1]."
+    )
+
+
+def move_aside(folder: Path) -> Path | None:
+    """Keep the record of an earlier run beside the new one, under the time at which it started."""
+    if not (folder / schema.RUN).exists():
+        return None
+    started = read_header(folder).get("started") or (folder / schema.RUN).stat().st_mtime
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
+    target, number = folder.with_name(f"{folder.name}-{stamp}"), 1
+    while target.exists():
+        number += 1
+        target = folder.with_name(f"{folder.name}-{stamp}-{number}")
+    shutil.move(folder, target)
+    return target

@@ -1,0 +1,75 @@
+"""What a rule says when it finds something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from covey.runs.hints.history import History
+
+Severity = Literal["problem", "warning", "note"]
+"""`problem`: the run does not learn, or learns the wrong thing. `warning`: look at it. `note`: good to know."""
+
+SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule found in a history at one moment."""
+
+    title: str
+    """What goes wrong, in one short sentence."""
+    evidence: str
+    """The numbers that say so."""
+    advice: tuple[str, ...]
+    """What to try, most likely first."""
+    metrics: tuple[str, ...] = ()
+    """Names of the curves to look at."""
+    severity: Severity | None = None
+    """Where it differs from that of the rule."""
+    subject: str = ""
+    """What it is about, where a rule can find several things: the name of a reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A finding with the rule that made it and the steps over which it held."""
+
+    rule: str
+    severity: Severity
+    title: str
+    evidence: str
+    advice: tuple[str, ...]
+    metrics: tuple[str, ...]
+    subject: str
+    first_step: int
+    last_step: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.rule, self.subject
+
+    def text(self) -> str:
+        """One line: what, why, and the first thing to try."""
+        return f"{self.title} {self.evidence} {self.advice[0] if self.advice else ''}".strip()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A function over the history of a run, and how grave what it finds is."""
+
+    find: Callable[[History], list[Finding]]
+    severity: Severity
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.find.__name__)
+
+
+def rule(severity: Severity) -> Callable[[Callable[[History], list[Finding]]], Rule]:
+    """Make a rule of a function that gives what it finds, an empty list for nothing."""
+    return lambda find: Rule(find, severity)

@@ -1,0 +1,141 @@
+"""Rules over what is sampled: lengths, ends, duplicates, agreement of sampler and trainer."""
+
+from __future__ import annotations
+
+from covey.runs.hints.hint import Finding, rule
+from covey.runs.hints.history import History
+from covey.runs.hints.target import target_change
+from covey.runs.phrases import number, percent
+
+FEW = 5
+"""Steps over which something has to hold that should not hold even briefly."""
+
+
+@rule("problem")
+def most_completions_are_cut_off(history: History) -> list[Finding]:
+    """At least half of the completions hit the limit of new tokens: their answers, and often their rewards, are lost."""
+    share = history.mean("completions/clipped_ratio", FEW)
+    if share is None or share < 0.5:
+        return []
+    limit = history.settings.get("max_completion_length", "the limit")
+    who = "Every completion is" if share > 0.99 else f"{percent(share)} of the completions are"
+    return [
+        Finding(
+            f"{who} cut off.",
+            f"completions/clipped_ratio is {percent(share)} over the last {FEW} steps; max_completion_length is {limit}.",
+            (
+                "Raise max_completion_length, or ask for shorter answers in the prompt.",
+                "Check that the model can end: its end-of-sequence ids are those of tokenizer and generation config.",
+                "Add a reward that pays for ending in time (soft overlong punishment).",
+                "Set mask_truncated_completions, so that what was cut off is not trained on.",
+            ),
+            ("completions/clipped_ratio", "completions/mean_length"),
+            severity="problem" if share >= 0.9 else "warning",
+        )
+    ]
+
+
+@rule("warning")
+def completions_are_duplicates(history: History) -> list[Finding]:
+    """Siblings repeat each other token for token, so that groups have nothing to compare."""
+    share = history.statistic_mean("duplicate_share", FEW)
+    if share is None or share < 0.5:
+        return []
+    temperature = history.settings.get("temperature", 1.0)
+    return [
+        Finding(
+            "Completions of the same prompt are duplicates.",
+            f"{percent(share)} of the completions repeat a sibling token for token over the last {FEW} steps; "
+            f"temperature is {temperature}.",
+            (
+                "Raise the temperature, and lift top_p, top_k and repetition_penalty if they are set.",
+                "If the entropy has fallen, the policy has settled: harder prompts or an entropy bonus give it room.",
+                "Where right answers are a few tokens long, duplicates are natural: reward what can still differ.",
+            ),
+            ("entropy", "frac_reward_zero_std"),
+        )
+    ]
+
+
+@rule("problem")
+def completions_are_empty(history: History) -> list[Finding]:
+    """The policy ends at once."""
+    share = history.statistic_mean("empty_share", FEW)
+    if share is None or share < 0.5:
+        return []
+    return [
+        Finding(
+            "Completions are empty.",
+            f"{percent(share)} of the completions hold nothing but blanks over the last {FEW} steps.",
+            (
+                "Check the prompt: a template that already closes the assistant's turn leaves nothing to say.",
+                "Check that no reward pays for an empty completion, and that wrong answers do not cost more than none.",
+            ),
+            ("completions/mean_length", "reward"),
+        )
+    ]
+
+
+@rule("warning")
+def length_grows_without_gain(history: History) -> list[Finding]:
+    """Completions get longer and the target does not get better."""
+    length, target = history.change("completions/mean_length"), target_change(history)
+    if length is None or target is None or length.ratio < 1.3 or length.z < 4 or target.change.z >= 2:
+        return []
+    return [
+        Finding(
+            "Completions grow, results do not.",
+            f"Mean length went from {number(length.early)} to {number(length.late)} tokens, while {target.name} went "
+            f"from {number(target.change.early)} to {number(target.change.late)}.",
+            (
+                "Read late completions: repetition and filler are typical.",
+                "Use a loss that does not favour length (loss_type dr_grpo or dapo), or scale_rewards='none'.",
+                "Add a mild reward for brevity among right answers, or a repetition penalty.",
+            ),
+            ("completions/mean_length", target.name),
+        )
+    ]
+
+
+@rule("warning")
+def length_collapses(history: History) -> list[Finding]:
+    """Completions shrink to a fraction and the target does not get better."""
+    length, target = history.change("completions/mean_length"), target_change(history)
+    if length is None or target is None or length.ratio > 0.4 or length.z > -4 or target.change.z >= 2:
+        return []
+    return [
+        Finding(
+            "Completions shrink, results do not get better.",
+            f"Mean length went from {number(length.early)} to {number(length.late)} tokens, while {target.name} went "
+            f"from {number(target.change.early)} to {number(target.change.late)}.",
+            (
+                "Look for a reward that pays for short answers, and lower its weight.",
+                "Look at short completions that score: one of the rewards may have a hole.",
+            ),
+            ("completions/mean_length", target.name),
+        )
+    ]
+
+
+@rule("warning")
+def sampler_and_trainer_disagree(history: History) -> list[Finding]:
+    """The log-probabilities of the sampler are not those of the trainer: the update learns from another policy."""
+    gap, dropped = history.mean("sampling/logp_gap/mean", FEW), history.mean("sampling/masked_share", FEW)
+    if (gap is None or gap < 0.05) and (dropped is None or dropped < 0.1):
+        return []
+    parts = [] if gap is None else [f"they differ by {number(gap)} nats per token on average"]
+    parts += [] if not dropped else [f"{percent(dropped)} of the tokens are left out because of it"]
+    return [
+        Finding(
+            "Sampler and trainer disagree about the same tokens.",
+            f"Over the last {FEW} steps {' and '.join(parts)}; in one precision and at one temperature the gap is "
+            "about 0.0001, with a bf16 engine about 0.01.",
+            (
+                "Sample in the trainer's precision, or keep the head and the soft-max in fp32.",
+                "Check that the sampler has the current weights, the adapter included.",
+                "Check that temperature, top_p, top_k and penalties are the same on both sides.",
+            ),
+            ("sampling/logp_gap/mean", "sampling/logp_gap/max", "sampling/masked_share"),
+            severity="problem" if (gap or 0) > 0.5 or (dropped or 0) > 0.5 else None,
+        )
+    ]

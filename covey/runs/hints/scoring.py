@@ -1,0 +1,289 @@
+"""Rules over rewards: spread, range, balance, failures, and whether they still mean what they should."""
+
+from __future__ import annotations
+
+import math
+
+from covey.runs.hints.hint import Finding, rule
+from covey.runs.hints.history import History, Range
+from covey.runs.hints.target import Measured, independent_metrics
+from covey.runs.phrases import number, percent
+from covey.runs.statistics import wilson_interval
+
+SEVERAL = 10
+"""Steps over which something has to hold that may well hold for a few."""
+
+
+@rule("problem")
+def no_group_has_spread(history: History) -> list[Finding]:
+    """Nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
+    share, mean = history.mean("frac_reward_zero_std", SEVERAL), history.mean("reward", SEVERAL)
+    if share is None or share < 0.9:
+        return []
+    size = history.settings.get("num_generations", "the group size")
+    return [
+        Finding(
+            "Almost no group has any spread.",
+            f"In {percent(share)} of the groups of the last {SEVERAL} steps all completions scored the same"
+            + ("" if mean is None else f" (mean reward {number(mean)})")
+            + ". Their advantages are 0.",
+            (
+                "If the reward is at its top, the prompts are too easy: take harder ones.",
+                f"If it is at its bottom, they are too hard: easier ones, more completions (num_generations is {size}), "
+                "partial credit.",
+                "Look at a group in the report: if answers differ and scores do not, the reward does not see it.",
+                "Turn on dynamic_sampling, which replaces groups without signal.",
+            ),
+            ("frac_reward_zero_std", "reward", "reward_std"),
+        )
+    ]
+
+
+@rule("warning")
+def reward_is_constant(history: History) -> list[Finding]:
+    """A reward has given one and the same number from the first step on: it teaches nothing."""
+    found = []
+    for name in history.rewards:
+        low, high = _limits(history, name)
+        if low is None or high is None or low.count < SEVERAL or low.low != high.high:
+            continue
+        found.append(
+            Finding(
+                f"Reward {name!r} is constant.",
+                f"It gave {number(low.low)} to every completion of {low.count} steps.",
+                (
+                    "Run it by hand on a right and a wrong completion from the report.",
+                    "Check that it reads the completions in their form: text, or messages for chat prompts.",
+                    "If nothing can score yet, show the format in the prompt, or give partial credit.",
+                ),
+                (f"rewards/{name}/mean", f"rewards/{name}/std"),
+                subject=name,
+            )
+        )
+    return found
+
+
+def _limits(history: History, name: str) -> tuple[Range | None, Range | None]:
+    """Range of the smallest and of the largest score of a reward, over all steps."""
+    return history.statistic_range(f"rewards/{name}/min"), history.statistic_range(f"rewards/{name}/max")
+
+
+@rule("note")
+def reward_is_saturated(history: History) -> list[Finding]:
+    """A reward that once told completions apart gives nearly all of them its best number."""
+    found = []
+    for name, weight in history.rewards.items():
+        low, high = _limits(history, name)
+        mean = history.statistic_mean(f"rewards/{name}/mean", SEVERAL)
+        constant = history.statistic_mean(f"rewards/{name}/constant_share", SEVERAL)
+        if low is None or high is None or mean is None or constant is None or constant < 0.9:
+            continue
+        best, span = (high.high if weight >= 0 else low.low), high.high - low.low
+        if not span or abs(best - mean) > 0.02 * span:
+            continue
+        found.append(
+            Finding(
+                f"Reward {name!r} is saturated.",
+                f"Its mean over the last {SEVERAL} steps is {number(mean)}, its best is {number(best)}, and in "
+                f"{percent(constant)} of the groups it is the same for all.",
+                (
+                    "It has done its work: what is learnt now comes from the other rewards.",
+                    "If it should go on teaching, make it finer or take harder prompts.",
+                ),
+                (f"rewards/{name}/mean",),
+                subject=name,
+            )
+        )
+    return found
+
+
+@rule("warning")
+def one_reward_dominates(history: History) -> list[Finding]:
+    """Nearly all of the advantage comes from one of several rewards."""
+    names = [n for n in history.rewards if history.statistic(f"rewards/{n}/count", SEVERAL).sum() > 0]
+    shares = {n: history.statistic_mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
+    known = {n: s for n, s in shares.items() if s is not None}
+    if len(known) < 2:
+        return []
+    name, share = max(known.items(), key=lambda item: item[1])
+    if share < 0.9:
+        return []
+    others = ", ".join(repr(n) for n in known if n != name)
+    return [
+        Finding(
+            f"Reward {name!r} does nearly all of the training.",
+            f"It makes {percent(share)} of the absolute advantage over the last {SEVERAL} steps; "
+            f"{percent(max(0.0, 1 - share))} is left for {others}.",
+            (
+                "If that is not wanted, lower its weight or raise those of the others.",
+                "multi_objective_aggregation='normalize_then_sum' brings rewards of different range to one scale.",
+            ),
+            tuple(f"rewards/{n}/advantage_share" for n in known),
+            subject=name,
+        )
+    ]
+
+
+@rule("warning")
+def reward_never_applies(history: History) -> list[Finding]:
+    """A reward has scored no completion at all."""
+    found = []
+    for name in history.rewards:
+        counts = history.statistic_range(f"rewards/{name}/count")
+        if counts is None or counts.count < SEVERAL or counts.high > 0:
+            continue
+        found.append(
+            Finding(
+                f"Reward {name!r} never applies.",
+                f"It gave no number to any completion of {counts.count} steps.",
+                (
+                    "Check the column or the condition that routes prompts to it.",
+                    "Run `covey check`, which shows how many rows each reward applies to.",
+                ),
+                (f"rewards/{name}/count",),
+                subject=name,
+            )
+        )
+    return found
+
+
+@rule("warning")
+def reward_fails(history: History) -> list[Finding]:
+    """A reward fails on more than one sample in a hundred, beyond doubt (Wilson); those samples are left out."""
+    found = []
+    for name in history.rewards:
+        share = history.statistic_mean(f"rewards/{name}/failed_share", SEVERAL)
+        samples = history.statistic("completions", SEVERAL).sum()
+        if not share or not samples or wilson_interval(share * samples, samples).low < 0.01:
+            continue
+        found.append(
+            Finding(
+                f"Reward {name!r} fails.",
+                f"It failed on {percent(share)} of the completions of the last {SEVERAL} steps. Those samples are left "
+                "out, and if failing goes with what they say, the rest is biased.",
+                (
+                    "Read the tracebacks: the report lists them by reward.",
+                    "If it is a time limit, raise it or make the reward faster; if a service, check that it is up.",
+                ),
+                (f"rewards/{name}/failed",),
+                severity="problem" if share >= 0.1 else None,
+                subject=name,
+            )
+        )
+    return found
+
+
+@rule("warning")
+def completions_go_unscored(history: History) -> list[Finding]:
+    """No reward applies to a good part of the completions."""
+    share = history.statistic_mean("reward/unscored_share", SEVERAL)
+    if share is None or share < 0.1:
+        return []
+    return [
+        Finding(
+            "Completions go unscored.",
+            f"No reward applied to {percent(share)} of the completions of the last {SEVERAL} steps; they cost sampling "
+            "and teach nothing.",
+            (
+                "Run `covey check`: it names the rows that no reward applies to.",
+                "If a reward returns None for answers that it cannot read, return 0 for what the policy can help.",
+            ),
+            ("reward/unscored",),
+            severity="problem" if share > 0.5 else None,
+        )
+    ]
+
+
+@rule("warning")
+def reward_follows_length(history: History) -> list[Finding]:
+    """Within groups, the reward is nearly a function of the length."""
+    correlation = history.statistic_mean("reward_length_correlation", 2 * SEVERAL)
+    if correlation is None or abs(correlation) < 0.8:
+        return []
+    kind = "longer" if correlation > 0 else "shorter"
+    return [
+        Finding(
+            f"The reward pays for {kind} completions.",
+            f"Within groups, reward and length correlate with {correlation:+.2f} over the last {2 * SEVERAL} steps.",
+            (
+                "If length is not the goal, look for the reward that depends on it and lower its weight.",
+                "Compare a short and a long completion of one group in the report.",
+            ),
+            ("reward", "completions/mean_length"),
+        )
+    ]
+
+
+@rule("problem")
+def reward_rises_while_the_metric_falls(history: History) -> list[Finding]:
+    """The policy has found something that pays and is not what was meant."""
+    return [f for m in independent_metrics(history) for f in _hacked(history, m)][:1]
+
+
+def _hacked(history: History, measured: Measured) -> list[Finding]:
+    peak = int(measured.values.argmax())
+    if measured.values.size < 4 or peak > measured.values.size - 3:
+        return []
+    best, now = float(measured.values[peak]), float(measured.values[-2:].mean())
+    # Two standard errors of the difference of two shares, where it is a share; else a tenth of the best value.
+    is_share = measured.values.min() >= 0 and best <= 1 and measured.rows > 0
+    noise = 2 * math.sqrt(2 * max(best * (1 - best), 0.05) / measured.rows) if is_share else 0.0
+    rewards = history.metric_since("reward", measured.steps[peak])
+    if best - now <= max(noise, 0.1 * abs(best)) or rewards.size < SEVERAL:
+        return []
+    third = max(2, rewards.size // 3)
+    before, after = float(rewards[:third].mean()), float(rewards[-third:].mean())
+    if after <= before:
+        return []
+    return [
+        Finding(
+            "The reward rises while the metric falls.",
+            f"Since step {measured.steps[peak]}, {measured.name} fell from {number(best)} to {number(now)}, and the "
+            f"training reward rose from {number(before)} to {number(after)}. The policy has found something that pays "
+            "and is not what was meant.",
+            (
+                f"Go back to a checkpoint near step {measured.steps[peak]}.",
+                "Read the completions with the highest reward, early beside late: what changed is what is paid for.",
+                "Close the hole in the reward; raising beta only slows it down.",
+            ),
+            ("reward", measured.name),
+        )
+    ]
+
+
+@rule("note")
+def no_metric_but_the_reward(history: History) -> list[Finding]:
+    """Nothing but the reward tells whether the run gets better."""
+    if history.length < 3 * SEVERAL or independent_metrics(history):
+        return []
+    return [
+        Finding(
+            "Nothing but the reward is measured.",
+            f"{history.length} steps, and no evaluation with a metric of its own. A reward that rises may be one that "
+            "is gamed.",
+            (
+                "Give eval_dataset and compute_metrics with the metric that you would publish, and set eval_steps.",
+                "Choose the best checkpoint by that metric (metric_for_best_model), not by the reward.",
+            ),
+            ("reward",),
+        )
+    ]
+
+
+@rule("note")
+def scoring_takes_most_of_the_time(history: History) -> list[Finding]:
+    """The rewards are slower than the model."""
+    score, step = history.mean("time/score", SEVERAL), history.mean("step_time", SEVERAL)
+    if score is None or not step or score < 0.5 * step:
+        return []
+    return [
+        Finding(
+            "Scoring takes most of the time.",
+            f"{percent(score / step)} of the last {SEVERAL} steps went into rewards ({score:.1f} of {step:.1f} s).",
+            (
+                "Make a reward that waits for a service a coroutine: coroutines run together.",
+                "Gate the expensive reward behind a cheap one; cache what repeats.",
+            ),
+            ("time/score", "time/sample", "time/update"),
+        )
+    ]

@@ -1,0 +1,146 @@
+"""Runs the rules: after every step of a run that goes on, or over the record of one that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from covey.runs import schema
+from covey.runs.header import read_header
+from covey.runs.hints import sampling, scoring, updating
+from covey.runs.hints.hint import SEVERITIES, Finding, Hint, Rule
+from covey.runs.hints.history import Evaluation, History
+from covey.runs.jsonl import read_lines
+from covey.runs.reader import read_evaluations
+
+RULES: tuple[Rule, ...] = tuple(
+    value
+    for module in (sampling, scoring, updating)
+    for value in vars(module).values()
+    if isinstance(value, Rule)
+)
+"""Every rule, in the order of the steps: sample, score, update."""
+
+PATIENCE = 10
+"""Steps without a finding after which it counts as gone."""
+
+MAX_LOOKS = 500
+"""Times at which the rules look at the record of a run that ended."""
+
+
+class HintWatch:
+    """Takes in a run step by step and says what is new.
+
+    A hint is given once when it appears, and again only when it was gone in between. `hints` holds all of them with the
+    steps over which they held.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        rewards: Mapping[str, float] | None = None,
+        model: Mapping[str, Any] | None = None,
+        patience: int = PATIENCE,
+    ) -> None:
+        self.patience = patience
+        self.history = History(settings or {}, rewards or {}, model or {})
+        self._held: dict[tuple[str, str], Hint] = {}
+        self._gone: list[Hint] = []
+
+    def step(
+        self, step: int, metrics: Mapping[str, float], statistics: Mapping[str, float] | None = None
+    ) -> list[Hint]:
+        """Take in one step; returns the hints that are new."""
+        self.history.add(step, metrics, statistics)
+        return self.look()
+
+    def evaluation(self, name: str, step: int, metrics: Mapping[str, float], rows: int = 0) -> None:
+        """Take in an evaluation; the rules look at it after the next step."""
+        self.history.evaluations.append(Evaluation(name, step, metrics, rows))
+
+    def look(self) -> list[Hint]:
+        """Ask every rule; returns the hints that are new."""
+        new = []
+        for rule, finding in _findings(self.history):
+            hint = _hint(rule, finding, self.history.step)
+            held = self._held.get(hint.key)
+            if held is not None and hint.first_step - held.last_step <= self.patience:
+                hint = replace(hint, first_step=held.first_step)
+            else:
+                if held is not None:
+                    self._gone.append(held)
+                new.append(hint)
+            self._held[hint.key] = hint
+        return new
+
+    @property
+    def hints(self) -> list[Hint]:
+        """Everything found so far, the gravest first."""
+        return sorted(
+            [*self._gone, *self._held.values()], key=lambda h: (SEVERITIES.index(h.severity), h.first_step)
+        )
+
+    def holds(self, hint: Hint) -> bool:
+        """Whether a hint still held at the last step."""
+        return self.history.step - hint.last_step <= self.patience
+
+
+def watch_record(folder: Path) -> HintWatch:
+    """Go through a record as if the run were going on, at most `MAX_LOOKS` looks."""
+    steps = list(read_lines(folder / schema.STEPS))
+    statistics = {line["step"]: line["numbers"] for line in read_lines(folder / schema.STATISTICS)}
+    watch = begin_watch(folder, len(steps))
+    replay(watch, steps, statistics, read_evaluations(folder), stride_for(len(steps)))
+    return watch
+
+
+def begin_watch(folder: Path, steps: int = 0) -> HintWatch:
+    """A watch that has seen nothing yet, for the run of a record, of which so many steps are looked at in one go."""
+    header = read_header(folder)
+    patience = max(PATIENCE, 2 * stride_for(steps))
+    return HintWatch(header.get("settings"), header.get("rewards"), header.get("model"), patience)
+
+
+def stride_for(steps: int) -> int:
+    """Steps from one look to the next."""
+    return max(1, steps // MAX_LOOKS)
+
+
+def replay(
+    watch: HintWatch,
+    steps: Sequence[Mapping[str, Any]],
+    statistics: Mapping[int, Mapping[str, float]],
+    evaluations: Sequence[Mapping[str, Any]],
+    stride: int = 1,
+) -> None:
+    """Feed recorded lines to a watch, each evaluation before the first step that came after it."""
+    waiting = sorted(evaluations, key=lambda line: line["step"])
+    for position, line in enumerate(steps):
+        while waiting and waiting[0]["step"] < line["step"]:
+            _feed(watch, waiting.pop(0))
+        watch.history.add(line["step"], line["metrics"], statistics.get(line["step"]))
+        if position % stride == 0 or position == len(steps) - 1:
+            watch.look()
+    for line in waiting:
+        _feed(watch, line)
+    if waiting and steps:
+        watch.look()
+
+
+def _feed(watch: HintWatch, line: Mapping[str, Any]) -> None:
+    watch.evaluation(line["name"], line["step"], line["metrics"], line["rows"])
+
+
+def _findings(history: History) -> Iterator[tuple[Rule, Finding]]:
+    for rule in RULES:
+        for finding in rule.find(history):
+            yield rule, finding
+
+
+def _hint(rule: Rule, finding: Finding, step: int) -> Hint:
+    return Hint(
+        rule.name, finding.severity or rule.severity, finding.title, finding.evidence, finding.advice, finding.metrics,
+        finding.subject, step, step,
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""JSON lines that survive a kill: appended whole, read up to the last complete line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+class JsonLines:
+    """A file of JSON lines, open for appending.
+
+    Each line is one write, so that a killed process leaves at most one torn line, at the end. Opening cuts such a line
+    off; so does a write that fails, for example on a full disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
+        self.size = _cut_torn_line(path)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write one line; OSError leaves the file as it was."""
+        line = encode(record)
+        try:
+            written = self._file.write(line)
+            if written != len(line):  # a disk that fills up takes the first part only
+                raise OSError(
+                    f"{self.path}: {written} of {len(line)} bytes were written. The disk is probably full."
+                )
+        except OSError:
+            self._file.truncate(self.size)
+            raise
+        self.size += len(line)
+
+    def sync(self) -> None:
+        """Return when the lines are on the disk, not only with the operating system."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def encode(record: dict[str, Any]) -> bytes:
+    """One line of JSON in ASCII: a torn line never tears a character, and lone surrogates pass."""
+    try:
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=plain)
+    except ValueError:  # a number that is not finite; rare, so only then is the record walked
+        text = json.dumps(finite(record), separators=(",", ":"), allow_nan=False, default=plain)
+    return text.encode("ascii") + b"\n"
+
+
+def plain(value: Any) -> Any:
+    """What JSON cannot say, as something it can: numpy numbers and arrays, paths, sets, enums; else the text of it."""
+    if hasattr(value, "tolist"):
+        return finite(value.tolist())
+    if isinstance(value, set | frozenset | tuple):
+        return sorted(value, key=str) if not isinstance(value, tuple) else list(value)
+    return str(getattr(value, "value", value))
+
+
+def finite(value: Any) -> Any:
+    """The value with every number that is not finite replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return value
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete, undamaged lines of a file; none if it does not exist."""
+    yield from Tail(path).read()
+
+
+class Tail:
+    """Reads what has been added to a file since the last look.
+
+    A file that became shorter (a run was resumed from an earlier step) is read from its start again; `restarts` counts
+    how often that happened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.restarts = 0
+        self.damaged = 0
+        self._inode = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """New complete lines. Lines that are no JSON objects (zeros after a power cut) are counted and left out."""
+        try:
+            with open(self.path, "rb") as file:
+                self._notice_restart(os.fstat(file.fileno()))
+                file.seek(self.offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        end = data.rfind(b"\n") + 1
+        self.offset += end
+        lines = [self._decode(line) for line in data[:end].split(b"\n") if line]
+        return [line for line in lines if line is not None]
+
+    def _notice_restart(self, status: os.stat_result) -> None:
+        if status.st_size < self.offset or (self._inode and status.st_ino != self._inode):
+            self.offset = 0
+            self.restarts += 1
+        self._inode = status.st_ino
+
+    def _decode(self, line: bytes) -> dict[str, Any] | None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            self.damaged += 1
+            return None
+        return record
+
+
+def keep_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> int:
+    """Rewrite a file with the lines that are to be kept, moved into place at once; returns how many were taken out."""
+    if not path.exists():
+        return 0
+    lines = list(read_lines(path))
+    kept = [line for line in lines if keep(line)]
+    if len(kept) == len(lines):
+        return 0
+    beside = path.with_suffix(path.suffix + ".tmp")
+    beside.write_bytes(b"".join(encode(line) for line in kept))
+    os.replace(beside, path)
+    return len(lines) - len(kept)
+
+
+def _cut_torn_line(path: Path) -> int:
+    """Cut off a last line without an end; returns the size that is left."""
+    with open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        end = size
+        while end:
+            start = max(0, end - 65536)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
+        return end

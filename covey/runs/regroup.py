@@ -1,0 +1,33 @@
+"""Recorded completions as groups again, for rewards that are to be run on them once more."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from covey.groups import Completion, Group, Prompt
+from covey.runs.reader import read_prompt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def regroup(rows: pa.Table) -> list[Group] | None:
+    """The groups of consecutive rows, in order; None where the texts of any of them are not recorded.
+
+    Token ids are not recorded: the completions of these groups have none.
+    """
+    groups: list[Group] = []
+    last = None
+    for row in rows.to_pylist():
+        if row["completion"] is None:
+            return None
+        completion = Completion((), (), row["completion"], row["finish"])
+        if (row["step"], row["group"]) == last:
+            groups[-1] = Group(groups[-1].prompt, (*groups[-1].completions, completion))
+            continue
+        last = row["step"], row["group"]
+        columns = json.loads(row["columns"]) if row["columns"] else {}
+        prompt = Prompt(read_prompt(row["prompt"], row["chat"]), (), columns, row["row"])
+        groups.append(Group(prompt, (completion,)))
+    return groups

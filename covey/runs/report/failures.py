@@ -1,0 +1,35 @@
+"""Failures of rewards, gathered by what went wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_DETAIL = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?|'[^']*'|\"[^\"]*\"")
+
+MAX_KINDS = 200
+
+
+def failures(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One entry per reward and kind of error, the most frequent first.
+
+    Errors are of one kind when their last lines agree but for numbers, addresses and quoted names.
+    """
+    kinds: dict[tuple[str, str], dict[str, Any]] = {}
+    for event in events:
+        if event["kind"] != "reward_failure" or event.get("void"):
+            continue
+        details, step = event["details"], event["step"]
+        error = str(details.get("error") or "")
+        last = (error.strip().splitlines() or [""])[-1]
+        entry = kinds.setdefault(
+            (details["reward"], _DETAIL.sub("…", last)),
+            {
+                "reward": details["reward"], "title": last, "error": error, "count": 0, "steps": [],
+                "group": details.get("group"), "index": details.get("index"),
+            },
+        )  # fmt: skip
+        entry["count"] += details["count"]
+        entry["steps"].append([step, details["count"]])
+    return sorted(kinds.values(), key=lambda entry: -entry["count"])[:MAX_KINDS]

@@ -1,0 +1,147 @@
+"""One HTML file that holds runs and needs nothing else: no network, no framework, no build step.
+
+The page is written for hostile completions. Data stands in the file as JSON whose `<`, `>`, `&` and line separators are
+escaped, or as base64; scripts and styles are allowed by their hashes alone (Content-Security-Policy), so that nothing
+else can run even if a text became markup; and the scripts put texts on the page as text only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from covey import __version__
+from covey.runs import schema
+from covey.runs.header import read_header
+from covey.runs.report.embed import Blobs, embed
+from covey.runs.report.summary import RunSummary, sources
+from covey.runs.visible import visible
+
+MAX_MEGABYTES = 64.0
+"""Default bound of the completions in a page, in 10^6 bytes."""
+
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def write_report(
+    runs: Sequence[str | Path], output: str | Path, max_megabytes: float = MAX_MEGABYTES
+) -> Path:
+    """Write a page about one run, or about several to compare.
+
+    Args:
+        runs: output directories or record folders.
+        output: the HTML file; replaced if it exists.
+        max_megabytes: bound of the completions in the page. Where they take more, those of evenly spread steps are kept,
+            and the page says so.
+
+    Raises:
+        FileNotFoundError: one of the runs has no record.
+        ValueError: no run was given, or the bound is not positive.
+    """
+    if not runs:
+        raise ValueError("write_report got no run. Give the output directory of at least one.")
+    if max_megabytes <= 0:
+        raise ValueError(f"max_megabytes is {max_megabytes}; give a size above 0.")
+    folders = [schema.record_folder(run) for run in runs]
+    summaries, blobs = [], []
+    for folder in folders:
+        facts, held = _with_blobs(folder, int(max_megabytes * 1e6 / len(folders)))
+        summaries.append(facts)
+        blobs.append(held)
+    output = Path(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with open(output, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(_document({"runs": summaries, "live": False, **_origin()}, blobs))
+    return output
+
+
+def document(data: dict[str, Any]) -> str:
+    """The page with its data and without completions, as the live server gives it."""
+    return "".join(_document(data | _origin(), [], connect="'self'"))
+
+
+def policy(script: str, style: str, connect: str = "'none'") -> str:
+    """A Content-Security-Policy under which our script and style run, and nothing else."""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; connect-src {connect}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element or begin another."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+
+
+@cache
+def assets() -> tuple[str, str]:
+    """The script and the style of the page."""
+    folder = resources.files("covey.runs.report").joinpath("page")
+    names = sorted(entry.name for entry in folder.iterdir())
+    parts = [folder.joinpath(name).read_text(encoding="utf-8") for name in names if name.endswith(".js")]
+    styles = [folder.joinpath(name).read_text(encoding="utf-8") for name in names if name.endswith(".css")]
+    script = "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
+    return script, "\n".join(styles)
+
+
+def _with_blobs(folder: Path, max_bytes: int) -> tuple[dict[str, Any], list[Blobs]]:
+    """A run's summary with the facts of its sources, and their blobs in the same order."""
+    rewards = list(read_header(folder).get("rewards", {}))
+    facts = RunSummary(folder).data() | {"sources": []}
+    held: list[Blobs] = []
+    left = max_bytes
+    for name in reversed(
+        sources(folder)
+    ):  # evaluations are small and worth more; training takes what is left
+        blobs = embed(folder, name, rewards, max(left, max_bytes // 10))
+        left -= blobs.size
+        held.insert(0, blobs)
+        facts["sources"].insert(0, {"name": name, **blobs.facts()})
+    return facts, held
+
+
+def _document(
+    data: dict[str, Any], blobs: Sequence[Sequence[Blobs]], connect: str = "'none'"
+) -> Iterator[str]:
+    script, style = assets()
+    title = " · ".join(run["name"] for run in data["runs"][:3]) or "Covey"
+    yield "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
+    yield f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style, connect)}">\n'
+    yield '<meta name=viewport content="width=device-width, initial-scale=1">\n<meta name=referrer content=no-referrer>\n'
+    yield f"<title>{_escape(visible(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    yield '<noscript>This report draws itself with JavaScript, which is switched off.</noscript>\n<div id="app"></div>\n'
+    yield f'<script type="application/json" id="data">{script_json(data)}</script>\n'
+    for number, held in enumerate(blobs):
+        for position, source in enumerate(held):
+            yield from _blob_elements(f"b{number}-{position}", source)
+    yield f"<script>{script}</script>\n</body>\n</html>\n"
+
+
+def _blob_elements(name: str, blobs: Blobs) -> Iterator[str]:
+    """Data elements that the browser does not look at until the page asks for one."""
+    entries = [("numbers", blobs.numbers), ("excerpts", blobs.excerpts)]
+    entries += [(f"text-{i}", chunk) for i, chunk in enumerate(blobs.texts)]
+    entries += [(f"prompt-{i}", chunk) for i, chunk in enumerate(blobs.prompts)]
+    for key, value in entries:
+        yield f'<script type="text/plain" id="{name}-{key}">{value}</script>\n'
+
+
+def _origin() -> dict[str, Any]:
+    return {"version": __version__, "written": time.time()}
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _escape(text: str) -> str:
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, entity)
+    return text

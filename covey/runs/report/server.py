@@ -1,0 +1,160 @@
+"""Serves the page of runs that go on, to this machine alone.
+
+The server binds to the loopback address, answers GET requests whose Host header names it (so that a foreign page cannot
+reach it under a name of its own, by DNS rebinding), and gives no page of another origin leave to read. What it serves
+is read from the record; nothing is written.
+
+    /           the page
+    /summary    everything but completions; 204 while nothing has changed since `version`
+    /numbers    numbers of the completions of a source, from a row on
+    /excerpts   the start of every prompt
+    /texts      a chunk of completions
+    /prompts    a chunk of prompts
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from covey.runs import schema
+from covey.runs.report.page import assets, document, policy
+from covey.runs.report.served import ServedRun
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8765
+
+
+class ReportServer(ThreadingHTTPServer):
+    """A page about runs at `url`, up to date whenever it asks."""
+
+    daemon_threads = True
+
+    def __init__(self, runs: Sequence[str | Path], port: int = DEFAULT_PORT) -> None:
+        """Open the records and bind.
+
+        Args:
+            runs: output directories or record folders.
+            port: 0 takes a free one.
+
+        Raises:
+            FileNotFoundError: one of the runs has no record.
+            OSError: the port is taken.
+        """
+        self.runs = [ServedRun(schema.record_folder(run)) for run in runs]
+        self.lock = threading.Lock()
+        super().__init__((HOST, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def names(self) -> set[str]:
+        """What a Host header may say."""
+        port = self.server_address[1]
+        return {f"{host}:{port}" for host in (HOST, "localhost")}
+
+    def stamp(self) -> str:
+        """Differs whenever one of the records has changed."""
+        return blake2b(repr([run.version() for run in self.runs]).encode(), digest_size=12).hexdigest()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle is no error; everything else is shown."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+    def data(self) -> dict[str, Any]:
+        stamp = self.stamp()  # before reading: what comes in meanwhile is news for the next question
+        return {"runs": [run.summary() for run in self.runs], "live": True, "stamp": stamp}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ReportServer
+    server_version = "covey"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in self.server.names():
+            self._send(HTTPStatus.FORBIDDEN, b"This server answers to its own address only.", "text/plain")
+            return
+        parts = urlsplit(self.path)
+        routes: dict[str, Callable[[dict[str, str]], None]] = {
+            "/": self._page, "/summary": self._summary, "/numbers": self._numbers, "/excerpts": self._excerpts,
+            "/texts": self._texts, "/prompts": self._prompts,
+        }  # fmt: skip
+        route = routes.get(parts.path)
+        if route is None:
+            self._send(HTTPStatus.NOT_FOUND, b"There is no such page.", "text/plain")
+            return
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        with self.server.lock:
+            self._answer(route, query)
+
+    def _answer(self, route: Callable[[dict[str, str]], None], query: dict[str, str]) -> None:
+        """The boundary at which a malformed request, or a record that changes while it is read, becomes a status."""
+        try:
+            route(query)
+        except (KeyError, IndexError, ValueError):
+            self._send(HTTPStatus.BAD_REQUEST, b"The request cannot be understood.", "text/plain")
+        except FileNotFoundError:
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, b"The record is changing; ask again.", "text/plain")
+
+    def _page(self, query: dict[str, str]) -> None:
+        self._send(HTTPStatus.OK, document(self.server.data()).encode("utf-8"), "text/html; charset=utf-8")
+
+    def _summary(self, query: dict[str, str]) -> None:
+        if query.get("version") == self.server.stamp():
+            self._send(HTTPStatus.NO_CONTENT, b"", "application/json")
+        else:
+            self._json(self.server.data())
+
+    def _numbers(self, query: dict[str, str]) -> None:
+        source = self._source(query)
+        self._send(HTTPStatus.OK, source.numbers(int(query.get("from", "0"))), "application/octet-stream")
+
+    def _excerpts(self, query: dict[str, str]) -> None:
+        self._json(self._source(query).index.excerpts)
+
+    def _texts(self, query: dict[str, str]) -> None:
+        self._json(self._source(query).texts(int(query["chunk"])))
+
+    def _prompts(self, query: dict[str, str]) -> None:
+        self._json(self._source(query).prompts(int(query["chunk"])))
+
+    def _source(self, query: dict[str, str]) -> Any:
+        run, source = int(query["run"]), int(query["source"])
+        if min(run, source) < 0:
+            raise IndexError("runs and sources are numbered from 0")
+        return self.server.runs[run].sources[source]
+
+    def _json(self, value: Any) -> None:
+        self._send(
+            HTTPStatus.OK, json.dumps(value, separators=(",", ":")).encode("ascii"), "application/json"
+        )
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
+            "Content-Security-Policy": policy(*assets(), connect="'self'"),
+        }  # fmt: skip
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if status is not HTTPStatus.NO_CONTENT:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: requests of the page are of no interest to the terminal."""

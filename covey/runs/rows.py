@@ -1,0 +1,123 @@
+"""Scored groups as lines of a record, and lines as columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from covey.groups import Completion, Prompt, ScoredGroup
+from covey.runs.jsonl import encode, finite
+from covey.runs.schema import COMPLETION_LEVEL, GROUP_LEVEL
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_ERROR_CHARS = 8_000
+"""Of an error, the end is kept: the last lines of a traceback say most."""
+
+TaskOf = Callable[[Prompt], str | None]
+
+
+def group_line(
+    step: int, number: int, scored: ScoredGroup, task: str | None, with_texts: bool
+) -> dict[str, Any]:
+    """One group as one line: what its completions share, then one list per field of a completion.
+
+    Numbers are always kept; prompt, completions, columns and extras only with `with_texts`.
+    """
+    prompt, completions = scored.group.prompt, scored.group.completions
+    line: dict[str, Any] = {
+        "step": step,
+        "group": number,
+        "task": task,
+        "row": prompt.row,
+        "chat": prompt.is_chat,
+        "prompt_tokens": len(prompt.ids),
+        "cut_tokens": prompt.num_cut_tokens,
+        "tokens": [len(c.ids) for c in completions],
+        "finish": [c.finish for c in completions],
+        "logprob": [mean_logprob(c) for c in completions],
+        "total": list(scored.totals),
+        "advantage": list(scored.advantages),
+        "score": {name: [s.value for s in column] for name, column in scored.scores.items()},
+        "status": {name: [s.status for s in column] for name, column in scored.scores.items()},
+    }
+    errors = {name: [_shorten(s.error) for s in column] for name, column in scored.scores.items()}
+    line["error"] = {name: column for name, column in errors.items() if any(column)}
+    if with_texts:
+        line["prompt"] = prompt.content if isinstance(prompt.content, str) else _json(prompt.content)
+        line["columns"] = _json(dict(prompt.columns))
+        line["completion"] = [c.text for c in completions]
+        line["extra"] = {name: [_json(v) for v in column] for name, column in scored.extras.items()}
+    return line
+
+
+def mean_logprob(completion: Completion) -> float | None:
+    """Mean log-probability of the tokens that the policy wrote, in nats; None where it wrote none."""
+    kept: Sequence[float] = completion.logprobs
+    if completion.written is not None:
+        kept = [p for p, written in zip(kept, completion.written, strict=False) if written]
+    return sum(kept) / len(kept) if kept else None
+
+
+def table(lines: Sequence[dict[str, Any]]) -> pa.Table:
+    """Lines of groups as one Arrow table, one row per completion; columns as `schema.COMPLETION_FIELDS` names them."""
+    import pyarrow as pa
+
+    counts = [len(line["tokens"]) for line in lines]
+    columns: dict[str, Any] = {"index": pa.array([i for n in counts for i in range(n)], pa.int32())}
+    for name in GROUP_LEVEL:
+        repeated = [line.get(name) for line, n in zip(lines, counts, strict=True) for _ in range(n)]
+        columns[name] = pa.array(_texts(repeated), _type(name))
+    for name in COMPLETION_LEVEL:
+        flat = [v for line, n in zip(lines, counts, strict=True) for v in line.get(name) or [None] * n]
+        columns[name] = pa.array(_texts(flat), _type(name))
+    for family in ("score", "status", "error", "extra"):
+        for name in _names(lines, family):
+            flat = [
+                v
+                for line, n in zip(lines, counts, strict=True)
+                for v in (line.get(family) or {}).get(name) or [None] * n
+            ]
+            columns[f"{family}/{name}"] = pa.array(_texts(flat), _type(family))
+    order = ["step", "group", "index", *[n for n in columns if n not in ("step", "group", "index")]]
+    return pa.table({name: columns[name] for name in order})
+
+
+def _type(name: str) -> pa.DataType:
+    import pyarrow as pa
+
+    integers = {"step", "group", "prompt_tokens", "cut_tokens", "tokens"}
+    numbers = {"logprob", "total", "advantage", "score"}
+    if name in integers:
+        return pa.int32()
+    if name in numbers:
+        return pa.float64()
+    return {"row": pa.int64(), "chat": pa.bool_()}.get(name, pa.string())
+
+
+def _names(lines: Iterable[dict[str, Any]], family: str) -> list[str]:
+    return list(dict.fromkeys(name for line in lines for name in line.get(family) or {}))
+
+
+def _texts(values: list[Any]) -> list[Any]:
+    """Lone surrogates, which UTF-8 cannot say, become their escape; everything else passes."""
+    return [_utf8(v) if isinstance(v, str) and not v.isascii() else v for v in values]
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _json(value: Any) -> str:
+    try:
+        return encode(value).decode("ascii").rstrip("\n")
+    except (TypeError, ValueError):  # keys that are no strings, references in circles
+        return json.dumps(finite(str(value)))
+
+
+def _shorten(error: str | None) -> str | None:
+    if error is None or len(error) <= MAX_ERROR_CHARS:
+        return error
+    return f"[{len(error) - MAX_ERROR_CHARS} characters left out]\n{error[-MAX_ERROR_CHARS:]}"

@@ -1,0 +1,134 @@
+"""The files of a run record and their fields.
+
+    record/
+    ├── run.json                      what the run is: settings, environment, git, dataset, plan; written once per start
+    ├── steps.jsonl                   one line per step: metrics, and seconds per phase
+    ├── group_statistics.jsonl        one line per sampled batch: means with standard errors, statuses, duplicates
+    ├── events.jsonl                  what happened: starts, checkpoints, hints, failures of rewards, the end
+    ├── evaluations.jsonl             one line per evaluation
+    ├── groups/NNNNNN.parquet         one row per completion; the newest segment is NNNNNN.jsonl, one line per group
+    └── evaluation_rows/SSSSSS-NAME.parquet   one row per completion of an evaluation, same columns
+
+JSON lines hold what is read while the run goes on: they are appended, one write per line, and a reader ignores a last
+line that has no end. Parquet holds the bulk. A segment of groups is a JSON-lines file until it is full, then becomes
+Parquet under the same number; where both exist, the Parquet file is the whole one.
+
+A *step* counts optimizer steps from 1; groups carry the step that they feed first. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+VERSION = 1
+"""Version of this schema; a reader refuses a newer one."""
+
+FOLDER = "record"
+"""Name of the record inside the output directory of a run."""
+
+RUN = "run.json"
+STEPS = "steps.jsonl"
+STATISTICS = "group_statistics.jsonl"
+EVENTS = "events.jsonl"
+EVALUATIONS = "evaluations.jsonl"
+GROUPS = "groups"
+EVALUATION_ROWS = "evaluation_rows"
+
+RUN_FIELDS = {
+    "version": "version of the schema",
+    "name": "name of the run",
+    "started": "time of the first start",
+    "settings": "every setting by name; secrets are blanked",
+    "rewards": "weight by reward name",
+    "model": "what is trained: name, parameters, trainable, weights_dtype, weight_scale (median |w|), where known",
+    "dataset": "name, rows, columns and fingerprint of the training data",
+    "plan": "the table of the plan: pairs of label and value",
+    "environment": "python, libraries, machine, command line",
+    "git": "commit, branch, whether the tree was clean, the difference to the commit (bounded)",
+    "record_completions": "share of the groups whose texts are recorded, in [0, 1]",
+    "max_steps": "optimizer steps of the whole run, or null",
+}
+
+STEP_FIELDS = {
+    "step": "number of the optimizer step, from 1",
+    "time": "when the line was written",
+    "metrics": "number by metric name",
+    "seconds": "wall seconds by phase: sample, score, update, …",
+}
+
+EVENT_FIELDS = {
+    "time": "when it happened",
+    "step": "optimizer step, or null",
+    "kind": "see EVENT_KINDS",
+    "message": "one sentence for people",
+    "details": "whatever the kind adds",
+}
+
+EVENT_KINDS = {
+    "started": "a process began the run; details: pid, host, boot",
+    "resumed": "a process goes on from a checkpoint; what was recorded after that step was taken out",
+    "checkpoint": "a checkpoint was written",
+    "warning": "something the user asked for is done differently",
+    "reward_failure": "a reward failed on samples; details: reward, count, error, group, index",
+    "hint": "a rule found something; details: the hint",
+    "record": "lines of the record were lost, for example on a full disk",
+    "finished": "the run came to its end",
+    "interrupted": "the run was stopped from outside, in order",
+    "failed": "the run ended with an error; details: traceback",
+}
+
+END_KINDS = ("finished", "interrupted", "failed")
+
+EVALUATION_FIELDS = {
+    "step": "optimizer step after which the policy was evaluated; 0: before the first",
+    "time": "when the line was written",
+    "name": "name of the evaluation set",
+    "metrics": "number by metric name, without a prefix",
+    "rows": "number of completions in evaluation_rows",
+}
+
+COMPLETION_FIELDS = {
+    "step": "optimizer step",
+    "group": "number of the group within the step",
+    "index": "number of the completion within the group",
+    "task": "value of the task column, or null",
+    "row": "row of the dataset",
+    "prompt": "the prompt as text, or as JSON where chat is true; null where texts are not recorded",
+    "chat": "whether the prompt is a list of messages",
+    "prompt_tokens": "length of the prompt in tokens",
+    "cut_tokens": "tokens that max_prompt_length cut away",
+    "columns": "the row's other columns as JSON; null where texts are not recorded",
+    "completion": "text of the completion; null where texts are not recorded",
+    "tokens": "length of the completion in tokens",
+    "finish": "why it ended: stop, stop_string, length",
+    "logprob": "mean log-probability of its tokens when they were drawn, in nats; null for no tokens",
+    "total": "weighted sum of the scores; null where nothing scored it or a reward failed",
+    "advantage": "what the group says about it",
+    "score/<reward>": "what the reward gave; null where it gave no number",
+    "status/<reward>": "value, not_applicable, gated, failed",
+    "error/<reward>": "what went wrong, where it failed",
+    "extra/<column>": "what rewards noted beside, as JSON",
+}
+"""Columns of the Parquet files, one row per completion."""
+
+GROUP_LEVEL = ("step", "group", "task", "row", "prompt", "chat", "prompt_tokens", "cut_tokens", "columns")
+"""Fields that all completions of a group share."""
+
+COMPLETION_LEVEL = ("completion", "tokens", "finish", "logprob", "total", "advantage")
+"""Fields that each completion has for itself, beside scores, statuses, errors and extras."""
+
+
+def record_folder(path: str | Path) -> Path:
+    """The record at or inside a path: the folder itself, or `record/` in the output directory of a run.
+
+    Raises:
+        FileNotFoundError: there is no record; the message says what was looked for.
+    """
+    path = Path(path)
+    for folder in (path, path / FOLDER):
+        if (folder / RUN).is_file():
+            return folder
+    raise FileNotFoundError(
+        f"No run record at {path}: neither {path / RUN} nor {path / FOLDER / RUN} exists. Give the output directory of "
+        "a run, or its record folder."
+    )

@@ -1,0 +1,72 @@
+"""Makes visible what a text hides. Completions are hostile input: terminals obey escape codes, readers trust what they see.
+
+Control characters, marks that turn the direction of writing, characters of no width, tags and lone surrogates become
+visible. Newlines and tabs stay; letters of any script stay.
+"""
+
+from __future__ import annotations
+
+import re
+
+_HIDDEN = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # soft hyphen, joiners and fillers without a picture
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # no width, separators, direction
+    "\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"
+    "\ud800-\udfff"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "]"
+)
+
+
+_CONTROLS = [
+    "NUL",
+    "SOH",
+    "STX",
+    "ETX",
+    "EOT",
+    "ENQ",
+    "ACK",
+    "BEL",
+    "BS",
+    "TAB",
+    "LF",
+    "VT",
+    "FF",
+    "CR",
+    "SO",
+    "SI",
+    "DLE",
+    "DC1",
+    "DC2",
+    "DC3",
+    "DC4",
+    "NAK",
+    "SYN",
+    "ETB",
+    "CAN",
+    "EM",
+    "SUB",
+    "ESC",
+    "FS",
+    "GS",
+    "RS",
+    "US",
+]
+
+
+def visible(text: str) -> str:
+    """The text with everything hidden made visible: `⟨ESC⟩` for control characters, `⟨U+202E⟩` for all others."""
+    return _HIDDEN.sub(lambda match: _picture(match.group()), text)
+
+
+def excerpt(text: str, length: int) -> str:
+    """The start of a text on one line, at most `length` characters, everything hidden made visible."""
+    start = visible(" ".join(text[: 4 * length].split()))
+    return start if len(start) <= length else start[: max(0, length - 1)] + "…"
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    return f"⟨{_CONTROLS[code] if code < 0x20 else f'U+{code:04X}'}⟩"

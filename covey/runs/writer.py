@@ -1,0 +1,254 @@
+"""Writes the record of a run. Called by the trainer, from its main process.
+
+    writer = RunWriter.open(folder, settings=..., rewards={"accuracy": 1.0})
+    statistics = writer.groups(step, scored_groups)
+    writer.step(step, metrics, seconds={"sample": 1.2, "score": 0.1, "update": 0.8})
+    writer.sync()                      # with every checkpoint
+    writer.close("finished")
+
+A record is worth less than its run: where it cannot be written (a full disk), lines are lost and counted, one warning
+says so, and training goes on. What is written survives a kill at any moment; what was written before `sync` survives a
+power cut too. Resuming from step k takes out whatever was recorded after it, so that no step is there twice.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+from covey.errors import CoveyWarning
+from covey.groups import Prompt, ScoredGroup
+from covey.runs import schema, segments
+from covey.runs.environment import environment as find_environment
+from covey.runs.environment import git_state, process_facts, without_secrets
+from covey.runs.group_statistics import group_statistics
+from covey.runs.header import completions_share, move_aside, read_header, settings_changes, write_header
+from covey.runs.jsonl import JsonLines
+from covey.runs.resume import drop_after, evaluation_file
+from covey.runs.rows import group_line, table
+
+End = Literal["finished", "interrupted", "failed"]
+
+
+class RunWriter:
+    """The open record of a running run. Make one with `RunWriter.open`."""
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], task_column: str) -> None:
+        self.folder = folder
+        self.name = str(header["name"])
+        self.weights = dict(header["rewards"])
+        self.share = float(header["record_completions"])
+        self.task_column = task_column
+        self._lines = {
+            name: JsonLines(folder / name)
+            for name in (schema.STEPS, schema.STATISTICS, schema.EVENTS, schema.EVALUATIONS)
+        }
+        self._groups = segments.GroupFiles(folder / schema.GROUPS)
+        self._round = (-1, 0)
+        self._lost = 0
+        self._has_warned = False
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        settings: Mapping[str, Any],
+        rewards: Mapping[str, float],
+        name: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        dataset: Mapping[str, Any] | None = None,
+        plan: Sequence[tuple[str, str]] = (),
+        max_steps: int | None = None,
+        record_completions: str | float = "all",
+        task_column: str = "task",
+        resume_step: int | None = None,
+        environment: Mapping[str, Any] | None = None,
+        git: Mapping[str, Any] | None = None,
+    ) -> RunWriter:
+        """Begin a record, or go on with one.
+
+        Args:
+            folder: the record's own folder, usually `<output_dir>/record`.
+            settings: every setting by name; secrets are blanked.
+            rewards: weight by reward name.
+            name: name of the run in reports; by default that of the output directory.
+            model, dataset, plan, max_steps, environment, git: see `schema.RUN_FIELDS`; environment and git are found
+                out when they are not given.
+            record_completions: whose texts are recorded: `all`, `none`, or a share of the groups in (0, 1]. Numbers are
+                always recorded.
+            task_column: the dataset column that names a row's task.
+            resume_step: the step of the checkpoint that the run goes on from; what was recorded after it is taken out.
+                None begins anew: a record that is already there is moved aside.
+
+        Raises:
+            ConfigError: `record_completions` is none of these.
+        """
+        folder = Path(folder)
+        share = completions_share(record_completions)
+        is_resumed = resume_step is not None and (folder / schema.RUN).is_file()
+        if not is_resumed:
+            move_aside(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        header: dict[str, Any] = {
+            "version": schema.VERSION,
+            "name": name or folder.resolve().parent.name,
+            "started": time.time(),
+            "settings": without_secrets(settings),
+            "rewards": dict(rewards),
+            "model": dict(model or {}),
+            "dataset": dict(dataset or {}),
+            "plan": [list(row) for row in plan],
+            "environment": dict(environment) if environment is not None else find_environment(),
+            "git": dict(git) if git is not None else git_state(),
+            "record_completions": share,
+            "max_steps": max_steps,
+        }
+        if is_resumed:
+            assert resume_step is not None
+            return cls._resume(folder, header, resume_step, task_column)
+        write_header(folder, header)
+        writer = cls(folder, header, task_column)
+        writer.event("started", f"Run {header['name']!r} started.", **process_facts())
+        return writer
+
+    @classmethod
+    def _resume(cls, folder: Path, header: dict[str, Any], step: int, task_column: str) -> RunWriter:
+        before = read_header(folder)
+        header["started"] = before.get("started", header["started"])
+        dropped = drop_after(folder, step)
+        write_header(folder, header)
+        writer = cls(folder, header, task_column)
+        message = f"Resumed from step {step}." + (
+            f" {dropped} later steps were taken out." if dropped else ""
+        )
+        changed = settings_changes(before, read_header(folder))
+        writer.event("resumed", message, step, dropped=dropped, changed=changed, **process_facts())
+        return writer
+
+    def step(
+        self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float] | None = None
+    ) -> None:
+        """Record the metrics of an optimizer step, and the wall seconds of its phases."""
+        record = {"step": step, "time": time.time(), "metrics": dict(metrics), "seconds": dict(seconds or {})}
+        self._keep(lambda: self._lines[schema.STEPS].append(record))
+
+    def groups(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+        """Record the groups that were sampled for a step, and what rewards failed on.
+
+        Once per step, with all groups of the round; groups that come later under the same step are numbered on.
+
+        Returns:
+            The statistics of the groups (`group_statistics`), which the hints read too.
+        """
+        tasks = [self.task(g.group.prompt) for g in groups]
+        statistics = group_statistics(groups, tasks, self.weights)
+        first = self._round[1] if self._round[0] == step else 0
+        self._round = (step, first + len(groups))
+        for number, (scored, task) in enumerate(zip(groups, tasks, strict=True), first):
+            line = group_line(step, number, scored, task, self._keeps_texts(f"{step}:{number}"))
+            self._keep(partial(self._groups.append, line))
+        self._keep(lambda: self._lines[schema.STATISTICS].append({"step": step, "numbers": statistics}))
+        self._keep(self._groups.seal_if_full)
+        self._report_failures(step, groups, first)
+        return statistics
+
+    def event(self, kind: str, message: str, step: int | None = None, **details: Any) -> None:
+        """Record that something happened; kinds in `schema.EVENT_KINDS`."""
+        record = {"time": time.time(), "step": step, "kind": kind, "message": message, "details": details}
+        self._keep(lambda: self._lines[schema.EVENTS].append(record))
+
+    def evaluation(
+        self, name: str, step: int, metrics: Mapping[str, float], groups: Sequence[ScoredGroup] = ()
+    ) -> None:
+        """Record an evaluation: its metrics, and a row per completion, which paired tests compare.
+
+        The same rows of the set have their texts recorded every time.
+        """
+        lines = [
+            group_line(
+                step, i, g, self.task(g.group.prompt), self._keeps_texts(f"{name}:{g.group.prompt.row}")
+            )
+            for i, g in enumerate(groups)
+        ]
+        if lines:
+            self._keep(lambda: self._write_rows(name, step, lines))
+        rows = sum(len(g.totals) for g in groups)
+        record = {"step": step, "time": time.time(), "name": name, "metrics": dict(metrics), "rows": rows}
+        self._keep(lambda: self._lines[schema.EVALUATIONS].append(record))
+
+    def task(self, prompt: Prompt) -> str | None:
+        """The task of a prompt: what its row has in the task column."""
+        value = prompt.columns.get(self.task_column)
+        return None if value is None else str(value)
+
+    def sync(self) -> None:
+        """Return when everything recorded so far is on the disk. For checkpoints: resuming needs what came before."""
+        self._report_losses()
+        for file in self._lines.values():
+            self._keep(file.sync)
+        self._keep(self._groups.sync)
+
+    def close(self, end: End = "finished", message: str | None = None, **details: Any) -> None:
+        """Record how the run ended and close the files. A second call does nothing."""
+        if self._is_closed:
+            return
+        self._report_losses()
+        self.event(end, message or f"Run {end}.", **details)
+        self._keep(self._groups.close)
+        for file in self._lines.values():
+            file.close()
+        self._is_closed = True
+
+    def _keeps_texts(self, key: str) -> bool:
+        """Drawn from the key alone, so that a resumed run records the same texts."""
+        if self.share >= 1.0:
+            return True
+        return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") < self.share * 2**64
+
+    def _keep(self, write: Callable[[], Any]) -> None:
+        """The boundary at which a record that cannot be written becomes a loss of lines, not the end of the run."""
+        try:
+            write()
+        except OSError as error:
+            self._lost += 1
+            if not self._has_warned:
+                self._has_warned = True
+                warnings.warn(
+                    f"The record at {self.folder} cannot be written: {error}. Training goes on; what cannot be written "
+                    "is missing from the record. Free space on the disk.",
+                    CoveyWarning,
+                    stacklevel=3,
+                )
+
+    def _report_losses(self) -> None:
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self.event("record", f"{lost} writes to the record failed.", lost=lost)
+
+    def _write_rows(self, name: str, step: int, lines: list[dict[str, Any]]) -> None:
+        folder = self.folder / schema.EVALUATION_ROWS
+        folder.mkdir(exist_ok=True)
+        segments.write_parquet(table(lines), folder / evaluation_file(name, step))
+
+    def _report_failures(self, step: int, groups: Sequence[ScoredGroup], first: int) -> None:
+        """One event per reward and step: how often it failed, and the first failure in full."""
+        failures: dict[str, list[tuple[int, int, str]]] = {}
+        for number, group in enumerate(groups, first):
+            for name, column in group.scores.items():
+                found = [(number, i, s.error or "") for i, s in enumerate(column) if s.status == "failed"]
+                if found:
+                    failures.setdefault(name, []).extend(found)
+        for name, found in failures.items():
+            number, index, error = found[0]
+            samples = "1 sample" if len(found) == 1 else f"{len(found)} samples"
+            self.event(
+                "reward_failure", f"Reward {name!r} failed on {samples}.", step,
+                reward=name, count=len(found), error=error, group=number, index=index,
+            )  # fmt: skip

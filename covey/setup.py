@@ -1,0 +1,184 @@
+"""Settings and data → the parts of a trainer. Pure, or checked once before anything is sampled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from covey.config import GRPOConfig
+from covey.errors import ConfigError, CoveyWarning, RewardError
+from covey.plan import Plan, make_plan
+from covey.rewards.batch import RESERVED
+from covey.rewards.contract import Reward
+from covey.rewards.mixture import Mixture
+from covey.sample.loader import column_names, is_map_style
+from covey.sample.prompts import Overlong, PromptReader
+from covey.sample.settings import GenerationOptions, Sampling, generation_options
+
+MOST_TASKS = 100
+"""More values than this in the task column are identities of rows, not tasks."""
+
+
+def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str, float]:
+    """Weight by name: those of the settings, or else those that the rewards bring along.
+
+    Raises:
+        ConfigError: another number of weights than of rewards.
+    """
+    if given is None:
+        return rewards.weights
+    if len(given) != len(rewards):
+        raise ConfigError(
+            f"reward_weights has {len(given)} weights for {len(rewards)} rewards ({', '.join(r.name for r in rewards)}). "
+            "Give one per reward."
+        )
+    return {r.name: float(w) for r, w in zip(rewards, given, strict=True)}
+
+
+def check_columns(rewards: Sequence[Reward], train_dataset: Any, eval_dataset: Any) -> None:
+    """Every required argument of a reward is a column of every dataset; a stream may not say before it is read.
+
+    Raises:
+        RewardError: one is missing.
+    """
+    named = {"train_dataset": train_dataset}
+    if isinstance(eval_dataset, dict):
+        named |= {f"eval_dataset[{name!r}]": part for name, part in eval_dataset.items()}
+    else:
+        named["eval_dataset"] = eval_dataset
+    for name, dataset in named.items():
+        columns = None if dataset is None else column_names(dataset)
+        if columns is not None:
+            _check_columns(rewards, columns, name)
+
+
+def _check_columns(rewards: Sequence[Reward], columns: Sequence[str], name: str) -> None:
+    for reward in rewards:
+        missing = reward.missing_columns(columns)
+        if missing:
+            raise RewardError(
+                f"Reward {reward.name!r} needs {', '.join(map(repr, missing))}, and {name} has no such column; it has "
+                f"{', '.join(map(repr, columns))}. Add the column, or give the argument a default."
+            )
+    taken = sorted(set(columns) & set(RESERVED))
+    if taken:
+        warnings.warn(
+            f"{name} has columns named {', '.join(map(repr, taken))}, which are names of arguments that Covey fills itself: "
+            "rewards do not see these columns. Rename them.",
+            CoveyWarning,
+            stacklevel=5,
+        )
+
+
+def sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
+    """How training samples.
+
+    Args:
+        ending: ids that end a completion.
+        padding: the tokenizer's padding id; it is never drawn, unless it ends a completion too.
+    """
+    options = generation_options(as_dict(args.generation_kwargs), vars(args))
+    return Sampling(
+        max_new_tokens=args.max_completion_length,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        min_p=args.min_p or 0.0,
+        repetition_penalty=args.repetition_penalty,
+        padding_id=None if padding in ending else padding,
+        stop_ids=tuple(ending),
+        seed=args.seed,
+        **_of(options),
+    )
+
+
+def eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
+    """How evaluation samples: as training does, but for what `eval_generation_kwargs` says.
+
+    Raises:
+        ConfigError: an option that the sampler does not know.
+    """
+    given = dict(as_dict(args.eval_generation_kwargs))
+    if given.pop("do_sample", True) is False:
+        training = replace(training, greedy=True)
+    own = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+    direct = {name: given.pop(name) for name in own if name in given}
+    options = generation_options(given, vars(args))
+    changed = {name: value for name, value in _of(options).items() if name in given}
+    return replace(training, **direct, **changed)
+
+
+def _of(options: GenerationOptions) -> dict[str, Any]:
+    return {name: value for name, value in vars(options).items() if name != "eos_token_id"}
+
+
+def prompt_reader(args: GRPOConfig, tokenizer: Any, context: int | None) -> PromptReader:
+    """How rows become prompts."""
+    return PromptReader(
+        tokenizer,
+        as_dict(args.chat_template_kwargs),
+        args.max_prompt_length,
+        cast(Overlong, args.overlong_prompts),
+        context,
+        args.max_completion_length,
+    )
+
+
+def kept_rows(dataset: Any, reader: PromptReader) -> list[int] | None:
+    """Numbers of the rows that may be drawn; None for a stream."""
+    if dataset is None or not is_map_style(dataset):
+        return None
+    if reader.max_length is None or reader.overlong == "truncate":
+        return list(range(len(dataset)))
+    return [number for number in range(len(dataset)) if reader.is_kept(dataset[number], number)]
+
+
+def task_names(dataset: Any, column: str) -> list[str]:
+    """The tasks of a map-style dataset; none where it has no such column, or more values than tasks can be."""
+    if dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
+        return []
+    values = dataset[column] if hasattr(dataset, "column_names") else [row.get(column) for row in dataset]
+    names = sorted({str(value) for value in values if value is not None})
+    return names if len(names) <= MOST_TASKS else []
+
+
+def training_plan(args: GRPOConfig, rows: Sequence[int] | None, has_data: bool) -> Plan:
+    """What the settings mean for this dataset; without one, for a step."""
+    return make_plan(
+        group_size=args.num_generations,
+        micro_batch=args.per_device_train_batch_size,
+        accumulation=args.gradient_accumulation_steps,
+        ranks=args.world_size,
+        steps_per_generation=args.steps_per_generation,
+        generation_batch_size=args.generation_batch_size,
+        iterations=args.num_iterations,
+        num_prompts=None if rows is None else len(rows),
+        max_steps=args.max_steps if has_data else max(args.max_steps, 1),
+        epochs=args.num_train_epochs,
+    )
+
+
+def one_source(argument: Mapping[str, Any] | None, setting: Any) -> dict[str, Any] | None:
+    """Arguments for from_pretrained, from the trainer's argument or from its settings.
+
+    Raises:
+        ConfigError: from both.
+    """
+    if argument and setting:
+        raise ConfigError("model_init_kwargs is given twice: to GRPOTrainer and in GRPOConfig. Give it once.")
+    return dict(argument or setting or {})
+
+
+def as_dict(setting: Any) -> dict[str, Any]:
+    """A setting that may have come as JSON, which GRPOConfig has read."""
+    assert setting is None or isinstance(setting, dict), setting
+    return setting or {}
+
+
+def let_gradients_through(policy: Any) -> None:
+    """Reentrant checkpointing drops the gradient where no input has one; with frozen embeddings none has."""
+    is_frozen = any(not p.requires_grad for p in policy.parameters())
+    if is_frozen and hasattr(policy, "enable_input_require_grads"):
+        policy.enable_input_require_grads()

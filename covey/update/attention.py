@@ -1,0 +1,124 @@
+"""Attention over packed rows: each completion sees its prompt and itself, and nothing else.
+
+Registered with transformers' attention interface, so that it serves every decoder that goes through it, adapters and
+gradient checkpointing included. The prompt attends to itself once; the completions of a group are a batch of queries
+over keys that begin with the prompt's. Only pairs that matter are computed, by PyTorch's fused kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from covey.update.packing import Section
+
+NAME = "covey_packed"
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sections: tuple[Section, ...] | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention function of a packed row.
+
+    Args:
+        query: shape (1, heads, tokens, width).
+        key, value: shape (1, key heads, tokens, width).
+        sections: the groups in the row.
+
+    Returns:
+        Shape (1, tokens, heads, width).
+    """
+    assert sections is not None, f"{type(module).__name__} does not pass the layout on"
+    repeats = query.shape[1] // key.shape[1]
+    if repeats > 1:
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    q, k, v = query[0], key[0], value[0]
+    parts = [part for s in sections for part in _section(q, k, v, s, scaling, dropout)]
+    return torch.cat(parts)[None], None
+
+
+def _section(
+    q: Tensor, k: Tensor, v: Tensor, s: Section, scale: float | None, dropout: float
+) -> Iterator[Tensor]:
+    """Outputs of a group in the order of its tokens; each of shape (tokens, heads, width)."""
+    prompt = slice(s.start, s.start + s.prompt)
+    own = scaled_dot_product_attention(
+        q[None, :, prompt],
+        k[None, :, prompt],
+        v[None, :, prompt],
+        is_causal=True,
+        scale=scale,
+        dropout_p=dropout,
+    )
+    yield own[0].transpose(0, 1)
+    if sum(s.inputs) == 0:
+        return
+    rows = slice(prompt.stop, s.stop)
+    queries, keys, values = (_split(x[:, rows], s.inputs) for x in (q, k, v))
+    keys = _behind(k[:, prompt], keys)
+    values = _behind(v[:, prompt], values)
+    mask = _lower_right(queries.shape[2], keys.shape[2], q.device)
+    out = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale, dropout_p=dropout)
+    yield _joined(out, s.inputs)
+
+
+def _split(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """(heads, tokens, width) → (completions, heads, longest, width), padded on the right."""
+    heads, _, width = x.shape
+    if len(set(lengths)) == 1:
+        return x.reshape(heads, len(lengths), lengths[0], width).transpose(0, 1)
+    padded = torch.nn.utils.rnn.pad_sequence(list(x.transpose(0, 1).split(lengths)), batch_first=True)
+    return padded.transpose(1, 2)
+
+
+def _joined(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """(completions, heads, longest, width) → (tokens, heads, width), the padding dropped."""
+    x = x.transpose(1, 2)
+    if len(set(lengths)) == 1:
+        return x.flatten(0, 1)
+    kept = torch.arange(x.shape[1], device=x.device) < torch.tensor(lengths, device=x.device)[:, None]
+    return x[kept]
+
+
+def _behind(prompt: Tensor, completions: Tensor) -> Tensor:
+    """Keys or values of a group's completions, each with the prompt's in front."""
+    return torch.cat([prompt[None].expand(completions.shape[0], -1, -1, -1), completions], 2)
+
+
+def _lower_right(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Query i sees keys up to i + keys - queries. Shape (queries, keys), bool."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+@contextmanager
+def packed(model: nn.Module) -> Iterator[None]:
+    """The model's layers attend over packed rows; what they used before comes back whatever happens.
+
+    It has to stay in force until the backward pass is done: checkpointed layers run again there.
+    """
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    before = [(c, c._attn_implementation) for c in configs.values() if hasattr(c, "_attn_implementation")]
+    try:
+        for config, _ in before:
+            config._attn_implementation = NAME
+        yield
+    finally:
+        for config, name in before:
+            config._attn_implementation = name
+
+
+AttentionInterface.register(NAME, packed_attention)

@@ -1,0 +1,72 @@
+"""The divergence between policy and reference, estimated from the sampled tokens.
+
+    k1 = d          k2 = d² / 2          k3 = exp(-d) + d - 1          d = l - f
+
+Source: Schulman, "Approximating KL divergence" (2020). k1 and k3 are unbiased as numbers; as losses, differentiated
+through l alone, they are not: k1 has no gradient in expectation, k3 that of the reversed divergence, k2 the right one
+(arXiv:2506.09477). Times the ratio, differentiated as well, k1 and k3 are right (DeepSeek-V3.2, arXiv:2512.02556); k2 is
+right off the sampling policy too when it is weighed by the ratio as a number. `unbiased` does that for each.
+
+In the reward the divergence of a completion, summed over its tokens, is taken off before advantages are worked out; there
+k1 is the estimator whose gradient is that of the divergence.
+
+TRL: beta, use_bias_correction_kl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor
+
+from covey.update.ratios import bounded_exp
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def k1(new: Tensor, reference: Tensor) -> Tensor:
+    """l - f: unbiased, high variance, sometimes negative."""
+    return new - reference
+
+
+def k2(new: Tensor, reference: Tensor) -> Tensor:
+    """(l - f)² / 2: biased, low variance."""
+    return (new - reference) ** 2 / 2
+
+
+def k3(new: Tensor, reference: Tensor) -> Tensor:
+    """exp(f - l) - (f - l) - 1: unbiased, low variance, never negative."""
+    gap = reference - new
+    return bounded_exp(gap) - gap - 1
+
+
+ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def kl_loss(estimator: Estimator, new: Tensor, reference: Tensor, ratios: Tensor | None) -> Tensor:
+    """The divergence as a loss per token.
+
+    Args:
+        estimator: k1, k2 or k3.
+        new, reference: log-probabilities, `new` with gradient.
+        ratios: r with gradient, to make the gradient unbiased; None differentiates the estimator alone.
+    """
+    values = ESTIMATORS[estimator](new, reference)
+    if ratios is None:
+        return values
+    return values * (ratios.detach() if estimator == "k2" else ratios)
+
+
+def completion_divergences(
+    estimator: Estimator, new: Tensor, reference: Tensor, row: Tensor, num_rows: int
+) -> list[float]:
+    """The divergence of each completion, summed over its tokens: what is taken off its reward.
+
+    Args:
+        new, reference: log-probabilities of the tokens that the policy wrote, shape (tokens,).
+        row: the completion of each token, shape (tokens,).
+        num_rows: completions.
+    """
+    values = ESTIMATORS[estimator](new, reference)
+    return values.new_zeros(num_rows).index_add(0, row, values).tolist()

@@ -1,0 +1,48 @@
+"""CISPO: the weight is clipped instead of the gradient, so that every token keeps one (arXiv:2506.13585, eq. 4 and 5).
+
+    L_{i,t} = -sg( w ) A l
+
+Two conventions are in use for the upper bound, and `cispo_bound` says which one `epsilon_high` follows:
+
+    absolute    w = min(r, ε_high)                       TRL, Unsloth, Liger; ScaleRL (arXiv:2510.13786) takes 5
+    relative    w = clip(r, 1 - ε_low, 1 + ε_high)       the paper, verl, NeMo, slime
+
+epsilon_high has no default here: taken from epsilon, an absolute cap of 0.2 would shrink every weight to a fifth.
+The value of this loss contains l, so it cannot be compared with that of a clipped loss; its gradient can.
+
+TRL: loss_type="cispo", epsilon_high.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from covey.metrics import Metric
+from covey.update.ratios import Level, ratios_at
+from covey.update.terms import LossTerms, TokenLosses
+
+Bound = Literal["absolute", "relative"]
+
+
+@dataclass(frozen=True)
+class Cispo:
+    """The loss; see the head of this file."""
+
+    low: float
+    high: float
+    bound: Bound = "absolute"
+    level: Level = "token"
+
+    def __call__(self, terms: LossTerms) -> TokenLosses:
+        ratios = ratios_at(self.level, terms).detach()
+        weights = clipped_weights(ratios, self.low, self.high, self.bound)
+        capped: dict[str, Metric] = {"cispo_clip_ratio": terms.mean(weights != ratios)}
+        return -weights * terms.advantages * terms.new, capped
+
+
+def clipped_weights(ratios: Tensor, low: float, high: float, bound: Bound) -> Tensor:
+    """The weight w of each token."""
+    return ratios.clamp(max=high) if bound == "absolute" else ratios.clamp(1 - low, 1 + high)

@@ -1,0 +1,29 @@
+"""Clip-Cov: the clipped loss without the few tokens that drive the entropy down most (arXiv:2505.22617, eq. 11).
+
+    L_{i,t} = 0 for the chosen tokens, the clipped loss elsewhere
+
+The entropy falls with the covariance of advantage and log-probability; see `covey.update.selection` for the choice
+(`covariance_share` of the tokens, between `covariance_low` and `covariance_high`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from covey.update.losses.clipped import Clip, Clipped
+from covey.update.terms import LossTerms, TokenLosses
+
+
+@dataclass(frozen=True)
+class ClipCov:
+    """The loss; see the head of this file."""
+
+    clip: Clip = field(default_factory=Clip)
+
+    def __call__(self, terms: LossTerms) -> TokenLosses:
+        assert terms.is_covariant is not None, "chosen when the window is opened"
+        losses, metrics = Clipped(self.clip)(terms)
+        metrics["covariance/chosen_share"] = terms.mean(terms.is_covariant)
+        return torch.where(terms.is_covariant, torch.zeros_like(losses), losses), metrics

@@ -1,0 +1,28 @@
+"""KL-Cov: the few tokens that drive the entropy down most are held near the old policy (arXiv:2505.22617, eq. 12).
+
+    L_{i,t} = -r A + c |l - o| for the chosen tokens, -r A elsewhere
+
+No ratio is clipped. See `covey.update.selection` for the choice (`covariance_share` of the tokens); c is `kl_cov_coef`.
+Before the policy has moved l = o and the term has no gradient: it acts where a sample is trained on more than once, or in
+more than one optimizer step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from covey.update.ratios import ratio
+from covey.update.terms import LossTerms, TokenLosses
+
+
+@dataclass(frozen=True)
+class KlCov:
+    """The loss; see the head of this file."""
+
+    coef: float = 1.0
+
+    def __call__(self, terms: LossTerms) -> TokenLosses:
+        assert terms.is_covariant is not None, "chosen when the window is opened"
+        penalty = self.coef * (terms.new - terms.old).abs() * terms.is_covariant
+        policy = -ratio(terms.new, terms.old) * terms.advantages
+        return policy + penalty, {"covariance/chosen_share": terms.mean(terms.is_covariant)}

@@ -1,0 +1,132 @@
+"""Choices among the tokens of a whole optimizer step, all micro-batches and ranks: made once, before the first of them is
+trained on, so that they do not depend on how the step is cut.
+
+Top-entropy tokens (arXiv:2506.01939, eq. 5): only the `share` of the tokens with the highest entropy, where the policy
+decides between ways to go on, keep their part of the loss. The divergence and the denominators see all tokens. Departure:
+the entropy is that of the policy at the beginning of the window, and the quantile that of the optimizer step.
+
+Covariance (arXiv:2505.22617, eq. 10): c = (o - mean o) (A - mean A), means over the tokens of the step. Departures: the
+tokens with the largest covariance are taken, where Clip-Cov of the paper draws them at random between the bounds, so that
+the choice depends on nothing but the numbers; and the log-probability is that of the beginning of the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covey.update.batch import MicroBatch
+
+TIE = 1e-5
+"""Values this close to the last one chosen tie with it. The first tokens of a group are drawn from one distribution, and
+their entropies differ by rounding alone."""
+
+Gather = Callable[[Any], list[Any]]
+"""Every rank's value, in the order of the ranks."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which choices a run makes."""
+
+    entropy_share: float = 1.0
+    """Share of the tokens that keep their policy loss; 1: all of them, and no choice is made."""
+    covariance_share: float | None = None
+    """Share of the tokens with the largest covariance; None: no choice is made."""
+    covariance_bounds: tuple[float, float] | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether old log-probabilities and entropies of a whole step have to be known before it is trained on."""
+        return self.entropy_share < 1 or self.covariance_share is not None
+
+    def choose(self, step: Sequence[MicroBatch], entropies: Sequence[Tensor], gather: Gather) -> None:
+        """Note in the micro-batches of an optimizer step, which have their `old`, what is chosen.
+
+        Args:
+            entropies: of each micro-batch, shape (tokens,), under the policy at the beginning of the window.
+        """
+        masks = [b.mask for b in step]
+        if self.entropy_share < 1:
+            for batch, chosen in zip(
+                step, top_entropy(entropies, masks, self.entropy_share, gather), strict=True
+            ):
+                batch.is_forking = chosen
+        if self.covariance_share is not None:
+            old = [b.old for b in step if b.old is not None]
+            advantages = [b.advantages[b.row] for b in step]
+            share, bounds = self.covariance_share, self.covariance_bounds
+            for batch, chosen in zip(
+                step, high_covariance(old, advantages, masks, share, bounds, gather), strict=True
+            ):
+                batch.is_covariant = chosen
+
+
+def top_entropy(
+    entropies: Sequence[Tensor], masks: Sequence[Tensor], share: float, gather: Gather
+) -> list[Tensor]:
+    """Which tokens of an optimizer step are among the `share` with the highest entropy.
+
+    Args:
+        entropies: one tensor per micro-batch of this rank, shape (tokens,).
+        masks: which tokens enter the loss; the others are not counted, and not chosen.
+        share: in (0, 1].
+
+    Returns:
+        Bool, one tensor per micro-batch. Tokens that tie with the last one chosen are chosen too.
+    """
+    everything = _gathered(entropies, masks, gather)
+    if not everything.size:
+        return [torch.zeros_like(m) for m in masks]
+    threshold = _largest(everything, math.ceil(share * everything.size))
+    return [(e >= threshold - TIE) & m for e, m in zip(entropies, masks, strict=True)]
+
+
+def high_covariance(
+    logprobs: Sequence[Tensor],
+    advantages: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    share: float,
+    bounds: tuple[float, float] | None,
+    gather: Gather,
+) -> list[Tensor]:
+    """Which tokens of an optimizer step have the largest covariance of log-probability and advantage.
+
+    Args:
+        logprobs, advantages: one tensor per micro-batch of this rank, shape (tokens,).
+        masks: which tokens enter the loss.
+        share: of the step's tokens; at least one is chosen.
+        bounds: only covariances between these are chosen.
+
+    Returns:
+        Bool, one tensor per micro-batch.
+    """
+    everywhere = [_gathered(values, masks, gather) for values in (logprobs, advantages)]
+    count = everywhere[0].size
+    if not count:
+        return [torch.zeros_like(m) for m in masks]
+    centre_o, centre_a = (float(values.mean()) for values in everywhere)
+    low, high = bounds or (-math.inf, math.inf)
+    covariances = [(o - centre_o) * (a - centre_a) for o, a in zip(logprobs, advantages, strict=True)]
+    inside = [m & (c >= low) & (c <= high) for c, m in zip(covariances, masks, strict=True)]
+    candidates = _gathered(covariances, inside, gather)
+    if not candidates.size:
+        return [torch.zeros_like(m) for m in masks]
+    threshold = _largest(candidates, min(max(1, int(share * count)), candidates.size))
+    return [(c >= threshold - TIE) & i for c, i in zip(covariances, inside, strict=True)]
+
+
+def _gathered(values: Sequence[Tensor], masks: Sequence[Tensor], gather: Gather) -> np.ndarray[Any, Any]:
+    own = [v[m].cpu().double().numpy() for v, m in zip(values, masks, strict=True)]
+    return np.concatenate([part for rank in gather(own) for part in rank] or [np.zeros(0)])
+
+
+def _largest(values: np.ndarray[Any, Any], count: int) -> float:
+    """The `count`-th largest value."""
+    return float(np.partition(values, values.size - count)[values.size - count])

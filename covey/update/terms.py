@@ -1,0 +1,93 @@
+"""What an objective sees of one micro-batch: the tokens that enter the loss, and nothing else.
+
+Symbols in the formulas: l, o, b, f are log-probabilities of the sampled token under the present policy, the policy at
+sampling time as the trainer computes it, the same as the sampler reported it, and the reference; A the advantage; i
+counts completions, t the tokens of one, n_i their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covey.metrics import Mean, Metric
+from covey.update.batch import MicroBatch
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Flat tensors over the tokens in the loss, completion after completion; each has the shape (tokens,)."""
+
+    new: Tensor
+    """l, with gradient."""
+    old: Tensor
+    """o."""
+    sampled: Tensor
+    """b."""
+    advantages: Tensor
+    """A of the token's completion."""
+    weights: Tensor
+    """What the token weighs in the optimizer step; see `covey.update.reduction`."""
+    row: Tensor
+    """Which completion of the micro-batch the token belongs to, int64."""
+    num_rows: int
+    """Completions of the micro-batch."""
+    reference: Tensor | None = None
+    """f; None where no divergence is asked for."""
+    entropy: Tensor | None = None
+    """Entropy of the present policy where the token was drawn, with gradient."""
+    is_forking: Tensor | None = None
+    """Whether the token's entropy is among the highest of the optimizer step, bool; None: no such choice is made."""
+    is_covariant: Tensor | None = None
+    """Whether the token's covariance is among the highest of the optimizer step, bool; None: no such choice is made."""
+
+    def row_sums(self, values: Tensor) -> Tensor:
+        """Sum over each completion, shape (num_rows,); 0 for a completion without tokens in the loss."""
+        return values.new_zeros(self.num_rows).index_add(0, self.row, values)
+
+    def row_means(self, values: Tensor) -> Tensor:
+        """Mean over each completion, given back to its tokens. Shape (tokens,)."""
+        return (self.row_sums(values) / self.lengths.to(values.dtype))[self.row]
+
+    @property
+    def lengths(self) -> Tensor:
+        """n_i, at least 1. Shape (num_rows,)."""
+        return torch.bincount(self.row, minlength=self.num_rows).clamp(min=1)
+
+    def mean(self, values: Tensor) -> Mean:
+        """Mean over the tokens, as sum and count."""
+        wide = torch.promote_types(values.dtype, torch.float32)
+        return Mean(float(values.detach().to(wide).sum()), float(values.numel()))
+
+
+TokenLosses = tuple[Tensor, dict[str, Metric]]
+"""Loss of each token, shape (tokens,), and metrics."""
+
+Loss = Callable[[LossTerms], TokenLosses | Tensor]
+"""The policy's part of the objective, before divergence, bonus and reduction: token losses, with or without metrics."""
+
+
+def loss_terms(batch: MicroBatch, new: Tensor, entropy: Tensor | None = None) -> LossTerms:
+    """The terms of a micro-batch whose tokens have the log-probabilities `new`, shape (tokens of the micro-batch,)."""
+    kept = batch.mask.nonzero()[:, 0]
+
+    def pick(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[kept]
+
+    row = batch.row[kept]
+    return LossTerms(
+        new=new[kept],
+        old=(new.detach() if batch.old is None else batch.old)[kept],
+        sampled=batch.sampled[kept],
+        advantages=batch.advantages[row],
+        weights=batch.weights[row],
+        row=row,
+        num_rows=batch.num_rows,
+        reference=pick(batch.reference),
+        entropy=pick(entropy),
+        is_forking=pick(batch.is_forking),
+        is_covariant=pick(batch.is_covariant),
+    )

@@ -1,0 +1,164 @@
+"""Two processes on a CPU (gloo) take the same steps as one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.distributed.worker import work
+from tests.models import tiny_policy
+from tests.trainer.harness import MANY_ENDS
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(processes, folder, out, **settings):
+    """Train with one process, this one, or with several under `accelerate launch`."""
+    out.mkdir(parents=True, exist_ok=True)
+    if processes == 1:
+        work(folder, out, settings)
+    else:
+        launch(processes, folder, out, settings)
+    calls = [json.loads((out / f"calls{rank}.json").read_text()) for rank in range(processes)]
+    return torch.load(out / "weights.pt"), json.loads((out / "log.json").read_text()), calls
+
+
+def launch(processes, folder, out, settings):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # accelerate's --multi_gpu is its launcher for several processes; without a GPU they talk through gloo.
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
+    command += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command += ["--main_process_port", str(port), "-m", "tests.distributed.worker"]
+    command += [folder, str(out), json.dumps(settings)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def assert_close(a, b, tolerance=2e-6):
+    for name in a:
+        assert torch.allclose(a[name], b[name], atol=tolerance, rtol=1e-4), (
+            name,
+            (a[name] - b[name]).abs().max(),
+        )
+
+
+def completions(calls):
+    return sorted(
+        (p, tuple(i)) for rank in calls for c in rank for p, i in zip(c["prompts"], c["ids"], strict=True)
+    )
+
+
+SETTINGS = dict(learning_rate=0.5, max_steps=3, num_generations=4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(loss_type="dapo", beta=0.1),
+        dict(loss_type="grpo", scale_rewards="batch"),
+        dict(loss_type="dr_grpo", multi_objective_aggregation="normalize_then_sum"),
+        dict(loss_type="dapo", steps_per_generation=4, num_iterations=2, max_steps=6),
+        dict(loss_type="dapo", lora=True, gradient_checkpointing=True, learning_rate=5.0),
+        dict(
+            loss_type="prompt_mean",
+            beta=0.1,
+            top_entropy_quantile=0.5,
+            use_adaptive_entropy=True,
+            entropy_target=99.0,
+            entropy_coef_delta=0.1,
+        ),
+        dict(
+            loss_type="cispo",
+            epsilon_high=5.0,
+            beta=0.1,
+            kl_in_reward=True,
+            advantage_estimator="reinforce_pp",
+        ),
+    ],
+    ids=[
+        "dapo and kl",
+        "grpo, batch scaling",
+        "dr_grpo, gdpo",
+        "two steps, two passes",
+        "adapter",
+        "choices and an adaptive bonus",
+        "kl in the reward",
+    ],
+)
+def test_two_processes_take_the_steps_of_one(tmp_path, settings):
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    per_step = settings.get("steps_per_generation")
+    one = {**SETTINGS, **settings, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    two = {**one, "gradient_accumulation_steps": 1}
+    if per_step:
+        two["steps_per_generation"] = per_step // 2
+    single = run(1, folder, tmp_path / "one", **one)
+    double = run(2, folder, tmp_path / "two", **two)
+    assert completions(single[2]) == completions(double[2]), "the same prompts say the same"
+    assert_close(single[0], double[0])
+    for a, b in zip(single[1], double[1], strict=True):
+        for key in ("loss", "reward", "reward_std", "completions/mean_length", "num_tokens", "kl", "entropy"):
+            if key in a:
+                assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-6), key
+
+
+def test_groups_that_straddle_processes_are_scored_whole(tmp_path):
+    """One prompt of four completions per step over two processes with micro-batches of two."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    single = run(1, folder, tmp_path / "one", **SETTINGS, per_device_train_batch_size=4)
+    double = run(2, folder, tmp_path / "two", **SETTINGS, per_device_train_batch_size=2)
+    assert_close(single[0], double[0])
+    sizes = [len(c["ids"]) for rank in double[2] for c in rank if c["ids"]]
+    assert sizes == [4] * 3, "a reward sees whole groups, each once"
+
+
+def test_two_processes_resume_inside_a_round(tmp_path):
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4}
+    settings |= {"save_strategy": "steps", "save_steps": 3, "beta": 0.1}
+    whole = run(2, folder, tmp_path / "a", **settings)
+    checkpoint = str(tmp_path / "a" / "run" / "checkpoint-3")
+    rest = run(2, folder, tmp_path / "b", **settings, resume=checkpoint)
+    assert all(torch.equal(whole[0][name], rest[0][name]) for name in whole[0])
+
+
+FSDP2 = dict(
+    fsdp=True,
+    fsdp_config={
+        "version": 2,
+        "state_dict_type": "FULL_STATE_DICT",
+        "transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"],
+    },
+    beta=0.1,
+)
+
+
+@pytest.mark.parametrize("more", [dict(), dict(gradient_checkpointing=True, num_iterations=2, max_steps=4)])
+def test_sharded_weights_take_the_steps_of_whole_ones(tmp_path, more):
+    """FSDP2: the same samples, the same update, the reference included."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, **more}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2, beta=0.1)
+    double = run(2, folder, tmp_path / "two", **settings, **FSDP2)
+    assert completions(single[2]) == completions(double[2])
+    assert_close(single[0], double[0])
+    assert [e["kl"] for e in single[1] if "kl" in e] == pytest.approx(
+        [e["kl"] for e in double[1] if "kl" in e], rel=1e-3, abs=1e-6
+    )
+
+
+def test_sharded_weights_are_saved_and_resumed(tmp_path):
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4}
+    settings |= {"save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch", "learning_rate": 1e-3, **FSDP2}
+    whole = run(2, folder, tmp_path / "a", **settings)
+    rest = run(2, folder, tmp_path / "b", **settings, resume=str(tmp_path / "a" / "run" / "checkpoint-3"))
+    assert_close(whole[0], rest[0], 1e-7)

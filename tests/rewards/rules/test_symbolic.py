@@ -1,0 +1,120 @@
+"""Answers that need computer algebra, compared in a process that can be killed."""
+
+import threading
+import time
+
+import pytest
+
+from covey.rewards import Failure, SameAnswer, math_reward_func
+from covey.rewards.rules import symbolic as module
+from covey.rewards.rules.symbolic import Symbolic, symbolic
+
+TOWER = "\\dfrac{5^{(5^{(5^{(5^5)})}-4)}-5}{16}"
+"""math-verify issue 65: hangs in C code despite the time limits inside the process."""
+
+
+def same(gold, answer, **options):
+    return SameAnswer(**options)([f"so \\boxed{{{answer}}}"], target=[gold])[0]
+
+
+@pytest.mark.parametrize(
+    "gold, answer, verdict",
+    [
+        ("\\sqrt{2}", "\\sqrt 2", 1.0),
+        ("\\{1,2\\}", "\\{2,1\\}", 1.0),
+        ("(1,2)", "(2,1)", 0.0),
+        ("x<1", "(-\\infty,1)", 1.0),
+        ("(-\\infty,1)", "x<1", 1.0),
+        ("5", "x=5", 1.0),
+        ("5", "5\\text{ cm}", 1.0),
+        ("5", "\\$5.00", 1.0),
+        ("90", "90^\\circ", 1.0),
+        ("3/2", "1\\frac12", 1.0),
+        ("x^2+2x+1", "(x+1)^2", 1.0),
+        ("x**2", "x^2", 1.0),
+        ("3\\pm\\sqrt{2}", "3+\\sqrt{2}, 3-\\sqrt{2}", 1.0),
+        ("2\\pi", "\\pi \\cdot 2", 1.0),
+        ("\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1&3\\end{pmatrix}", 0.0),
+        ("1/2^{99}", "1/2^{98}", 0.0),
+        ("8", "2^3", 1.0),
+        ("1/8", "2^{-3}", 1.0),
+        ("512", "2^{3^2}", 1.0),
+        ("\\text{}", "5", None),
+        ("?!", "5", None),
+        ("5", "?!", 0.0),
+        ("5", "a" * 5000, 0.0),
+    ],
+)
+def test_verdicts(gold, answer, verdict):
+    assert same(gold, answer) == verdict
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [TOWER, "9^{9^{9^9}}", "10^{10^8}", "(10^7)!", "\\binom{10^9}{10^8}", "(" * 300 + "1" + ")" * 300],
+    ids=["issue 65", "tower", "power", "factorial", "binomial", "brackets"],
+)
+def test_answers_that_hang_are_wrong_and_soon(answer):
+    same("1", "\\sqrt{1}")  # the worker is up
+    started = time.monotonic()
+    assert same("5", answer, seconds=0.5) == 0.0
+    assert time.monotonic() - started < 20.0
+
+
+def test_a_hanging_answer_holds_up_nobody_else():
+    """Issue 65's input twice in a batch of 64: all other verdicts are right."""
+    golds = [f"{n}\\sqrt{{2}}" for n in range(2, 66)]
+    completions = [f"\\boxed{{\\sqrt{{{2 * n * n}}}}}" for n in range(2, 66)]
+    expected = [1.0] * 64
+    for place, wrong in ((7, TOWER), (40, TOWER + "+1"), (50, "\\sqrt{3}")):
+        completions[place], expected[place] = f"\\boxed{{{wrong}}}", 0.0
+    started = time.monotonic()
+    assert math_reward_func(completions, target=golds) == expected
+    assert time.monotonic() - started < 30.0  # 2 s on an idle machine
+
+
+def test_works_in_a_thread_and_leaves_the_callers_alarm_alone():
+    import signal
+
+    fired = []
+    signal.signal(signal.SIGALRM, lambda *_: fired.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    scores = []
+    thread = threading.Thread(target=lambda: scores.append(same("\\sqrt{8}", "2\\sqrt{2}")))
+    thread.start(), thread.join()
+    end = time.monotonic() + 2
+    while not fired and time.monotonic() < end:
+        time.sleep(0.01)
+    assert scores == [1.0] and fired == [1]
+
+
+def test_what_was_compared_is_remembered(monkeypatch):
+    engine = Symbolic(workers=1)
+    assert engine.compare([("\\sqrt{2}", "\\sqrt 2")], 5.0) == ["same"]
+    monkeypatch.setattr(engine, "_compare_one", lambda *_: pytest.fail("asked again"))
+    assert engine.compare([("\\sqrt{2}", "\\sqrt 2")] * 3, 5.0) == ["same"] * 3
+
+
+def test_equal_pairs_are_compared_once(monkeypatch):
+    engine, asked = Symbolic(workers=1), []
+    monkeypatch.setattr(engine, "_compare_one", lambda session, pair, seconds: asked.append(pair) or "same")
+    assert engine.compare([("a", "b"), ("a", "c"), ("a", "b")], 1.0) == ["same"] * 3
+    assert asked == [("a", "b"), ("a", "c")]
+
+
+def test_a_worker_that_cannot_start_is_not_the_answers_fault(monkeypatch):
+    broken = Symbolic(workers=1)
+    broken._sessions[0]._code = "import no_such_module"
+    monkeypatch.setattr(module, "_symbolic", broken)
+    score = same("\\sqrt{5}", "\\sqrt 5 + 0")
+    assert isinstance(score, Failure) and "worker" in score.reason
+    assert same("5", "5.0") == 1.0  # needs no worker
+
+
+def test_a_killed_worker_is_replaced():
+    assert same("\\sqrt{7}", "\\sqrt 7+0") == 1.0
+    for session in symbolic()._sessions:
+        if session._child is not None:
+            session._child.leash.send(b"k")
+    time.sleep(0.1)
+    assert same("\\sqrt{7}", "\\sqrt 7+0+0") == 1.0

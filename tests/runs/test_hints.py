@@ -1,0 +1,298 @@
+"""Every rule: a run that provokes it, near misses that do not, and a healthy run on which it is silent."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.runs.group_statistics import group_statistics
+from covey.runs.hints import RULES, HintWatch, watch_record
+from covey.runs.hints.history import MAX_POINTS, History, change
+from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, open_writer, settings_of, write_run
+
+STORY = Story(steps=60, prompts_per_step=4, group_size=6)
+BY_NAME = {r.name: r for r in RULES}
+
+
+def healthy_steps() -> list[tuple[dict[str, float], dict[str, float]]]:
+    steps = []
+    for step in range(1, STORY.steps + 1):
+        groups = batch(STORY, step)
+        statistics = group_statistics(groups, [g.group.prompt.columns["task"] for g in groups])
+        steps.append((metrics(STORY, step, groups, statistics), statistics))
+    return steps
+
+
+HEALTHY = healthy_steps()
+ACCURACY = [0.1, 0.3, 0.5, 0.6, 0.7, 0.75]
+
+
+class Case:
+    """A healthy run with some of its numbers replaced by a function of the step's share of the run."""
+
+    def __init__(
+        self,
+        metric: dict[str, Any] | None = None,
+        statistic: dict[str, Any] | None = None,
+        settings: dict[str, Any] | None = None,
+        model: dict[str, Any] | None = None,
+        accuracy: list[float] | None = None,
+        steps: int = STORY.steps,
+        evaluation_name: str = "accuracy",
+    ) -> None:
+        self.metric, self.statistic = metric or {}, statistic or {}
+        self.settings = settings_of(STORY) | (settings or {})
+        self.model = {"weights_dtype": "float32", "weight_scale": 0.02} | (model or {})
+        self.accuracy = ACCURACY if accuracy is None else accuracy
+        self.steps, self.evaluation_name = steps, evaluation_name
+
+    def watch(self) -> HintWatch:
+        watch = HintWatch(self.settings, WEIGHTS, self.model)
+        for step in range(1, self.steps + 1):
+            found, statistics = HEALTHY[step - 1]
+            found = found | {"loss": 0.01} | {n: _at(v, step) for n, v in self.metric.items()}
+            statistics = statistics | {n: _at(v, step) for n, v in self.statistic.items()}
+            if step % 10 == 0 and self.accuracy:
+                value = self.accuracy[step // 10 - 1]
+                watch.evaluation(
+                    "held_out", step, {self.evaluation_name: value, "reward": 0.5, "mean_length": 90}, 96
+                )
+            watch.step(step, found, statistics)
+        return watch
+
+    def found(self) -> set[str]:
+        return {h.rule for h in self.watch().hints}
+
+
+def _at(value: Any, step: int) -> float:
+    return value(step) if callable(value) else value
+
+
+def late(value: float, early: float, after: int = 40) -> Callable[[int], float]:
+    return lambda step: value if step > after else early
+
+
+def ramp(first: float, last: float) -> Callable[[int], float]:
+    return lambda step: first + (last - first) * step / STORY.steps + 1e-3 * abs(last - first) * (step % 3)
+
+
+def reward_numbers(name: str, **numbers: Any) -> dict[str, Any]:
+    return {f"rewards/{name}/{key}": value for key, value in numbers.items()}
+
+
+PROVOKED: dict[str, Case] = {
+    "most_completions_are_cut_off": Case({"completions/clipped_ratio": late(0.95, 0.1)}),
+    "completions_are_duplicates": Case(statistic={"duplicate_share": late(0.7, 0.0)}),
+    "completions_are_empty": Case(statistic={"empty_share": late(0.8, 0.0)}),
+    "length_grows_without_gain": Case(
+        {"completions/mean_length": ramp(80, 300)}, accuracy=[0.5, 0.52, 0.49, 0.5, 0.51, 0.5]
+    ),
+    "length_collapses": Case(
+        {"completions/mean_length": ramp(200, 20)}, accuracy=[0.5, 0.5, 0.49, 0.5, 0.51, 0.5]
+    ),
+    "sampler_and_trainer_disagree": Case({"sampling/logp_gap/mean": late(0.2, 1e-4)}),
+    "no_group_has_spread": Case({"frac_reward_zero_std": late(1.0, 0.2)}),
+    "reward_is_constant": Case(statistic=reward_numbers("accuracy", min=0.0, max=0.0, mean=0.0)),
+    "reward_is_saturated": Case(
+        statistic=reward_numbers(
+            "format", min=late(1.0, 0.0), max=1.0, mean=late(1.0, 0.5), constant_share=late(1.0, 0.2)
+        )
+    ),
+    "one_reward_dominates": Case(
+        statistic={f"rewards/{n}/advantage_share": (0.97 if n == "unit_tests" else 0.01) for n in WEIGHTS}
+    ),
+    "reward_never_applies": Case(statistic=reward_numbers("unit_tests", count=0.0)),
+    "reward_fails": Case(
+        statistic=reward_numbers("style_model", failed_share=late(0.05, 0.0)) | {"completions": 48}
+    ),
+    "completions_go_unscored": Case(statistic={"reward/unscored_share": late(0.3, 0.0)}),
+    "reward_follows_length": Case(statistic={"reward_length_correlation": late(0.93, 0.1, after=30)}),
+    "reward_rises_while_the_metric_falls": Case(
+        {"reward": ramp(0.2, 1.2)}, accuracy=[0.3, 0.6, 0.55, 0.4, 0.3, 0.2]
+    ),
+    "no_metric_but_the_reward": Case(accuracy=[]),
+    "scoring_takes_most_of_the_time": Case({"time/score": late(4.0, 0.1), "step_time": late(6.0, 2.0)}),
+    "kl_runs_away": Case({"kl": late(0.9, 0.002)}),
+    "entropy_runs_away": Case({"entropy": ramp(1.0, 4.0)}),
+    "entropy_collapsed": Case({"entropy": late(0.02, 1.1)}),
+    "ratio_is_not_one_at_first": Case(
+        {"clip_ratio/region_mean": 0.004},
+        settings={"num_iterations": 1, "steps_per_generation": 4, "gradient_accumulation_steps": 4},
+    ),
+    "clipping_never_acts": Case({"clip_ratio/region_mean": 0.0}),
+    "clipping_always_acts": Case({"clip_ratio/region_mean": late(0.45, 0.01)}),
+    "there_is_no_gradient": Case({"grad_norm": 0.0}),
+    "learning_rate_is_lost_in_bf16": Case(model={"weights_dtype": "torch.bfloat16"}),
+    "loss_is_zero_at_first": Case({"loss": 1e-8}),
+}
+
+NEAR_MISSES: dict[str, list[Case]] = {
+    "most_completions_are_cut_off": [Case({"completions/clipped_ratio": 0.4}), Case({"completions/clipped_ratio": lambda s: float(s == 30)})],
+    "completions_are_duplicates": [Case(statistic={"duplicate_share": 0.3})],
+    "completions_are_empty": [Case(statistic={"empty_share": 0.1})],
+    "length_grows_without_gain": [
+        Case({"completions/mean_length": ramp(80, 300)}),  # accuracy grows too
+        Case({"completions/mean_length": ramp(80, 90)}, accuracy=[0.5] * 6),
+        Case({"completions/mean_length": ramp(80, 300), "reward": ramp(0.1, 1.0)}, accuracy=[]),
+    ],
+    "length_collapses": [Case({"completions/mean_length": ramp(200, 20)}), Case({"completions/mean_length": ramp(200, 150)}, accuracy=[0.5] * 6)],
+    "sampler_and_trainer_disagree": [Case({"sampling/logp_gap/mean": 0.012, "sampling/logp_gap/max": 2.0})],
+    "no_group_has_spread": [Case({"frac_reward_zero_std": 0.7}), Case({"frac_reward_zero_std": lambda s: float(s % 4 > 0)})],
+    "reward_is_constant": [Case(statistic=reward_numbers("accuracy", min=0.0, max=lambda s: float(s == 5)))],
+    "reward_is_saturated": [
+        Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=0.96, constant_share=0.9)),
+        Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=1.0, constant_share=0.5)),
+    ],
+    "one_reward_dominates": [Case(statistic={f"rewards/{n}/advantage_share": (0.8 if n == "unit_tests" else 0.05) for n in WEIGHTS})],
+    "reward_never_applies": [Case(statistic=reward_numbers("unit_tests", count=lambda s: float(s == 5)))],
+    "reward_fails": [
+        Case(statistic=reward_numbers("style_model", failed_share=lambda s: 0.05 * (s == 20))),
+        Case(statistic=reward_numbers("style_model", failed_share=0.012) | {"completions": 24}),  # 3 of 240: may be 1 in 100
+    ],
+    "completions_go_unscored": [Case(statistic={"reward/unscored_share": 0.05, "reward/failed_share": 0.5})],
+    "reward_follows_length": [Case(statistic={"reward_length_correlation": 0.5})],
+    "reward_rises_while_the_metric_falls": [
+        Case({"reward": ramp(0.2, 1.2)}, accuracy=[0.3, 0.6, 0.58, 0.61, 0.57, 0.58]),  # within noise
+        Case({"reward": ramp(1.2, 0.2)}, accuracy=[0.3, 0.6, 0.55, 0.4, 0.3, 0.2]),  # both fall
+    ],
+    "no_metric_but_the_reward": [Case(accuracy=[], steps=20)],
+    "scoring_takes_most_of_the_time": [Case({"time/score": 0.9, "step_time": 2.0})],
+    "kl_runs_away": [Case({"kl": late(0.2, 0.002)}), Case({"kl": 0.4})],
+    "entropy_runs_away": [Case({"entropy": ramp(1.0, 1.4)})],
+    "entropy_collapsed": [Case({"entropy": ramp(1.1, 0.3)})],
+    "ratio_is_not_one_at_first": [
+        Case({"clip_ratio/region_mean": 0.004}, settings={"num_iterations": 2}),
+        Case({"clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),
+        Case({"ratio/mean": 1.00001, "clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),
+        Case({"ratio/mean": 1.2}, settings={"num_iterations": 2}),
+    ],
+    "clipping_never_acts": [
+        Case({"clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),  # on policy it never acts, rightly
+        Case({"clip_ratio/region_mean": lambda s: 0.001 * (s % 9 == 0)}),
+    ],
+    "clipping_always_acts": [Case({"clip_ratio/region_mean": 0.1})],
+    "there_is_no_gradient": [Case({"grad_norm": 0.0, "frac_reward_zero_std": 1.0})],
+    "learning_rate_is_lost_in_bf16": [
+        Case({"learning_rate": 1e-4}, model={"weights_dtype": "bfloat16"}),
+        Case(model={"weights_dtype": "float32"}),
+        Case({"learning_rate": 0.0}, model={"weights_dtype": "bfloat16"}),
+    ],
+    "loss_is_zero_at_first": [Case({"loss": 0.02}), Case({"loss": 0.0, "grad_norm": 0.0})],
+}  # fmt: skip
+
+
+def test_every_rule_is_provoked_and_has_near_misses():
+    assert set(PROVOKED) == set(NEAR_MISSES) == set(BY_NAME)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_the_rule_finds_what_it_is_for(name):
+    hints = [h for h in PROVOKED[name].watch().hints if h.rule == name]
+    assert hints, f"{name} was not provoked"
+    assert hints[0].title.endswith(".") and hints[0].evidence and hints[0].advice
+    assert any(c.isdigit() for c in hints[0].evidence)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_the_rule_is_silent_where_it_is_close(name):
+    for case in NEAR_MISSES[name]:
+        assert name not in case.found()
+
+
+def test_a_healthy_run_gives_no_hint():
+    assert Case().found() == set()
+
+
+def test_a_healthy_recorded_run_gets_the_explanation_of_its_loss_and_no_more(tmp_path):
+    watch = watch_record(write_run(tmp_path / "record", Story(steps=100)))
+    assert [h.rule for h in watch.hints] == ["loss_is_zero_at_first"]
+
+
+def test_a_run_that_learns_nothing_is_told_so(tmp_path):
+    story = Story(steps=40, skill=0.0, failure_rate=0.3, evaluate_every=0)
+    found = {h.rule for h in watch_record(write_run(tmp_path / "record", story)).hints}
+    assert {"reward_fails", "no_metric_but_the_reward"} <= found
+
+
+def test_live_and_after_find_the_same(tmp_path):
+    story = Story(steps=45, failure_rate=0.15, kl_growth=1.25)
+    writer = open_writer(tmp_path / "record", story)
+    live = HintWatch(settings_of(story), WEIGHTS, {"weights_dtype": "float32", "weight_scale": 0.02})
+    given = []
+    for step in range(1, story.steps + 1):
+        groups = batch(story, step)
+        statistics = writer.groups(step, groups)
+        found = metrics(story, step, groups, statistics)
+        writer.step(step, found)
+        given += live.step(step, found, statistics)
+    after = watch_record(tmp_path / "record")
+    assert after.hints == live.hints
+    assert {h.rule for h in given} == {h.rule for h in live.hints} >= {"reward_fails", "kl_runs_away"}
+
+
+def test_a_hint_is_given_once_while_it_holds_and_again_after_it_was_gone():
+    watch = HintWatch({}, {}, {})
+    pattern = [1.0] * 20 + [0.0] * 40 + [1.0] * 20
+    given = [
+        h.first_step
+        for step, v in enumerate(pattern, 1)
+        for h in watch.step(step, {"frac_reward_zero_std": v})
+        if h.rule == "no_group_has_spread"
+    ]
+    assert len(given) == 2 and given[0] == 10 and given[1] > 60
+    assert [h.first_step for h in watch.hints if h.rule == "no_group_has_spread"] == given
+    assert watch.holds(watch.hints[-1]) and not watch.holds(watch.hints[0])
+
+
+def test_the_worst_comes_first():
+    case = Case({"kl": late(0.9, 0.002), "clip_ratio/region_mean": 0.5}, accuracy=[])
+    assert [h.severity for h in case.watch().hints] == ["problem", "warning", "note"]
+
+
+def test_an_empty_history_and_one_step_raise_nothing():
+    for history in (History(), History(rewards=WEIGHTS)):
+        assert all(rule.find(history) == [] for rule in RULES)
+        history.add(1, {}, {})
+        assert all(rule.find(history) == [] for rule in RULES)
+
+
+def test_numbers_that_are_missing_or_not_finite_are_no_findings():
+    watch = HintWatch({}, WEIGHTS, {})
+    for step in range(1, 30):
+        watch.step(step, {"kl": float("nan"), "entropy": float("inf"), "reward": None})  # type: ignore[dict-item]
+    assert {h.rule for h in watch.hints} <= {"no_metric_but_the_reward"}
+
+
+def test_a_long_history_does_not_grow_and_keeps_its_ends():
+    history = History()
+    for step in range(1, 20_000):
+        history.add(step, {"kl": float(step)})
+    values = history.metric("kl")
+    assert values.size <= MAX_POINTS and values[-1] == 19_999 and values[0] < 10
+    assert list(history.metric("kl", 3)) == [19_997, 19_998, 19_999]
+
+
+def test_change_says_how_sure_it_is():
+    random = np.random.default_rng(0)
+    flat = change(random.normal(0, 1, 200))
+    rising = change(random.normal(0, 1, 200) + np.arange(200) / 50)
+    assert abs(flat.z) < 3 and rising.z > 8
+    assert change(np.ones(40)).z == 0 and change(np.repeat([0.0, 1.0], 20)).z == np.inf
+
+
+def test_a_look_after_a_step_costs_little():
+    watch = Case().watch()
+    begin = time.process_time()
+    for step in range(61, 161):
+        watch.step(step, *HEALTHY[step % 60])
+    assert (time.process_time() - begin) / 100 < 0.01  # a hundredth of a step of 1 s
+
+
+def test_doctor_of_a_record_without_statistics_or_texts(tmp_path):
+    story = replace(STORY, steps=15)
+    folder = write_run(tmp_path / "record", story, record_completions="none")
+    (folder / "group_statistics.jsonl").unlink()
+    assert {h.rule for h in watch_record(folder).hints} <= {"loss_is_zero_at_first"}

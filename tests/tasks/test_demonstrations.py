@@ -1,0 +1,69 @@
+"""What the bundled models are trained on: careless, sometimes right, and never about a held-out puzzle."""
+
+from itertools import islice
+
+import pytest
+
+from covey.tasks import code_reward, countdown_reward, quickstart
+from covey.tasks.code import CodePuzzle
+from covey.tasks.countdown import CountdownPuzzle, countdown_puzzles
+from covey.tasks.split import split_of
+
+
+@pytest.fixture(scope="module")
+def drawn(tools):
+    return list(islice(tools("demonstrations").demonstrations(seed=1), 4_000))
+
+
+def test_no_demonstration_is_of_a_held_out_puzzle(drawn):
+    assert {split_of(d.puzzle.key) for d in drawn} == {"train"}
+
+
+def test_what_is_asked_of_a_held_out_puzzle_is_asked_in_no_demonstration(drawn):
+    asked = {row["prompt"][0]["content"] for rows in quickstart.held_out_rows().values() for row in rows}
+
+    assert not asked & {d.prompt for d in drawn}
+
+
+def test_authors_are_right_about_one_time_in_three(drawn):
+    countdown = [(d.completion, d.puzzle) for d in drawn if isinstance(d.puzzle, CountdownPuzzle)]
+    code = [(d.completion, d.puzzle) for d in drawn if isinstance(d.puzzle, CodePuzzle)]
+
+    solved = countdown_reward(
+        [c for c, _ in countdown], [p.nums for _, p in countdown], [p.target for _, p in countdown]
+    )
+    passed = code_reward([c for c, _ in code], [p.row()["tests"] for _, p in code])
+
+    assert 0.2 < sum(solved) / len(solved) < 0.45
+    assert 0.2 < sum(passed) / len(passed) < 0.45
+
+
+def test_every_attempt_is_worth_what_its_line_says(tools):
+    for puzzle in countdown_puzzles(100):
+        for attempt in tools("demonstrations").attempts(tuple(sorted(puzzle.nums))):
+            answer = f"<answer>{attempt.expression}</answer>"
+            assert countdown_reward([answer], [puzzle.nums], [attempt.value]) == [1.0]
+            assert attempt.line.endswith(f"={attempt.value}")
+
+
+def test_better_sentences_are_the_ones_the_score_describes(tools):
+    preferences = tools("preferences")
+    prompt = preferences.TextPrompt(("fox", "river"))
+    from_best_to_worst = [
+        "The kind fox greets the bright river with a smile.",
+        "The old fox greets the bright river with a smile.",
+        "The old fox greets the bright garden with a smile.",
+        "The old fox meets the rude garden in the cold rain.",
+        "kind kind kind bright",
+    ]
+
+    scores = [preferences.quality(prompt, text) for text in from_best_to_worst]
+
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) == len(scores)
+
+
+def test_held_out_preferences_are_about_held_out_prompts(tools):
+    pairs = list(islice(tools("preferences").preferences(0, "held_out"), 200))
+
+    assert {split_of(pair.prompt.key) for pair in pairs} == {"held_out"}

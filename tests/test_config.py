@@ -1,0 +1,160 @@
+"""Every wrong setting has a message that names it; retired names work; hardware falls back loudly or not at all."""
+
+import pytest
+import torch
+
+from covey import GRPOConfig, ModelConfig, get_peft_config
+from covey.config import UnknownSettingError, get_kbit_device_map, get_quantization_config
+from covey.errors import ConfigError, CoveyWarning
+from covey.sample.settings import generation_options
+
+
+def settings(**given):
+    return GRPOConfig(output_dir="unused", **given)
+
+
+def test_the_defaults_run_on_any_machine():
+    config = settings()
+    assert (config.learning_rate, config.num_generations, config.loss_type, config.beta) == (
+        1e-6,
+        8,
+        "dapo",
+        0.0,
+    )
+    if not torch.cuda.is_available():
+        assert config.bf16 is False and config.use_cpu
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (dict(num_generation=4), ["'num_generation'", "num_generations"]),
+        (dict(learning_rat=4), ["'learning_rat'", "learning_rate"]),
+        (dict(num_generations=1), ["num_generations is 1", "at least 2"]),
+        (dict(num_generations=2.5), ["num_generations is 2.5", "whole number"]),
+        (dict(num_generations_eval=0), ["num_generations_eval"]),
+        (dict(max_completion_length=0), ["max_completion_length"]),
+        (dict(max_prompt_length=0), ["max_prompt_length"]),
+        (dict(overlong_prompts="cut"), ["overlong_prompts", "'truncate'"]),
+        (dict(temperature=0.0), ["temperature is 0", "greedy"]),
+        (dict(temperature=1e-8), ["temperature"]),
+        (dict(top_p=1.5), ["top_p", "between 0 and 1"]),
+        (dict(min_p=-0.1), ["min_p"]),
+        (dict(top_k=-1), ["top_k", "0 for all"]),
+        (dict(repetition_penalty=0.0), ["repetition_penalty"]),
+        (dict(loss_type="dapoo"), ["loss_type", "'dapo'"]),
+        (dict(scale_rewards="std"), ["scale_rewards", "'group'"]),
+        (dict(multi_objective_aggregation="sum"), ["multi_objective_aggregation"]),
+        (dict(multi_objective_aggregation="normalize_then_sum", scale_rewards="none"), ["no effect"]),
+        (dict(epsilon=-0.1), ["epsilon"]),
+        (dict(delta=1.1), ["delta", "1.2"]),
+        (dict(beta=-1), ["beta"]),
+        (dict(sync_ref_model=True), ["sync_ref_model", "beta"]),
+        (dict(num_iterations=0), ["num_iterations"]),
+        (dict(max_nonfinite_steps=0), ["max_nonfinite_steps"]),
+        (dict(label_smoothing_factor=0.1), ["label_smoothing_factor", "no effect"]),
+        (dict(auto_find_batch_size=True), ["auto_find_batch_size"]),
+        (dict(generation_kwargs="{not json"), ["generation_kwargs", "JSON"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_to_do(given, words):
+    with pytest.raises(ConfigError) as error:
+        settings(**given)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_misspelt_name_is_a_type_error_too():
+    with pytest.raises(TypeError):
+        settings(nonsense=1)
+    with pytest.raises(UnknownSettingError, match=r"ModelConfig has no setting 'lora_rank'"):
+        ModelConfig(lora_rank=3)
+
+
+def test_names_that_were_retired_elsewhere_work():
+    assert settings(max_prompt_length=256).max_prompt_length == 256
+    assert settings(max_prompt_length=None).max_prompt_length is None
+    assert ModelConfig(torch_dtype="bfloat16").dtype == "bfloat16"
+    assert ModelConfig(revision="v2").model_revision == "v2"
+    assert settings(scale_rewards=True).scale_rewards == "group"
+    assert settings(scale_rewards=False).scale_rewards == "none"
+
+
+def test_dictionaries_may_come_as_json():
+    assert settings(generation_kwargs='{"min_new_tokens": 3}').generation_kwargs == {"min_new_tokens": 3}
+
+
+def test_gradient_checkpointing_is_on_unless_it_is_switched_off():
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        assert settings().gradient_checkpointing
+        assert not settings(gradient_checkpointing=False).gradient_checkpointing
+        config = settings(gradient_checkpointing_kwargs={"use_reentrant": True})
+    assert config.gradient_checkpointing_kwargs == {"use_reentrant": True}
+
+
+@pytest.mark.parametrize(
+    "given", [dict(top_p=0.9), dict(top_k=5), dict(min_p=0.1), dict(repetition_penalty=1.1)]
+)
+def test_drawing_from_another_distribution_is_warned_about(given):
+    with pytest.warns(CoveyWarning, match="another distribution"):
+        settings(**given)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has what is asked for")
+def test_hardware_that_is_missing_falls_back_or_raises():
+    with pytest.warns(CoveyWarning, match=r"fp16=True.*Float32 is used instead"):
+        assert settings(fp16=True).fp16 is False
+    with pytest.raises(ConfigError, match="strict_hardware=False"):
+        settings(fp16=True, strict_hardware=True)
+    with pytest.warns(CoveyWarning, match="use_vllm"):
+        settings(use_vllm=True)
+    quantised = ModelConfig(load_in_4bit=True)
+    with pytest.warns(CoveyWarning, match=r"load_in_4bit.*full precision|Full precision"):
+        assert get_quantization_config(quantised) is None
+    assert get_kbit_device_map() is None
+
+
+def test_a_quantisation_is_described_where_the_hardware_has_it(monkeypatch):
+    monkeypatch.setattr("covey.config.has_cuda", lambda: True)
+    monkeypatch.setattr("covey.config.has_package", lambda name: True)
+    config = get_quantization_config(
+        ModelConfig(load_in_4bit=True, dtype="bfloat16", bnb_4bit_quant_type="fp4", use_bnb_nested_quant=True)
+    )
+    assert config.load_in_4bit and config.bnb_4bit_quant_type == "fp4" and config.bnb_4bit_use_double_quant
+    assert config.bnb_4bit_compute_dtype == torch.bfloat16
+    assert get_quantization_config(ModelConfig(load_in_8bit=True)).load_in_8bit
+    with pytest.raises(ConfigError, match="Choose one"):
+        ModelConfig(load_in_4bit=True, load_in_8bit=True)
+
+
+OWN = dict(max_completion_length=8, temperature=1.0, top_p=1.0, top_k=0, min_p=None, repetition_penalty=1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (dict(temperature=0.5), ["temperature=0.5", "temperature=1.0", "one place"]),
+        (dict(max_new_tokens=9), ["max_new_tokens=9", "max_completion_length=8"]),
+        (dict(do_sample=False), ["do_sample", "GRPO decides"]),
+        (dict(num_beams=4), ["num_beams"]),
+        (dict(min_new_token=3), ["'min_new_token'", "min_new_tokens"]),
+    ],
+)
+def test_conflicts_in_generation_kwargs_are_reported(given, words):
+    with pytest.raises(ConfigError) as error:
+        generation_options(given, OWN)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_generation_kwargs_are_read():
+    options = generation_options(
+        dict(min_new_tokens=2, suppress_tokens=[3], stop_strings="x", eos_token_id=7, temperature=1.0), OWN
+    )
+    assert (options.min_new_tokens, options.suppress_tokens) == (2, (3,))
+    assert (options.stop_strings, options.eos_token_id) == (("x",), (7,))
+
+
+def test_peft_config_without_peft_is_none():
+    assert get_peft_config(ModelConfig()) is None

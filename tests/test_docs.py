@@ -1,0 +1,45 @@
+"""Every Python example in the README and in docs/ runs.
+
+The blocks of one page share a namespace. `MODEL = "..."` is replaced by a tiny local policy, runs take one step, and what
+they write goes to a temporary folder.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.models import tiny_policy
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    policy = tiny_policy(tmp_path / "policy")
+    namespace = {"__name__": "__main__"}
+    for number, block in enumerate(blocks(page)):
+        block = re.sub(r'^MODEL = ".*"$', f"MODEL = {policy!r}", block, flags=re.MULTILINE)
+        block = block.replace("GRPOConfig(output_dir=", "GRPOConfig(max_steps=1, output_dir=")
+        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_the_links_of_a_page_lead_somewhere(page):
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+    missing = [t for t in targets if not (page.parent / t).exists()]
+    assert not missing, missing
+
+
+def test_the_tree_in_the_readme_is_the_tree():
+    text = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"^ +[├└]── (\S+)", text, re.MULTILINE))
+    there = {p.name + ("/" if p.is_dir() else "") for p in (ROOT / "covey").iterdir()}
+    there -= {"__init__.py", "__main__.py", "__pycache__/", "py.typed"}
+    assert named == there

@@ -1,0 +1,249 @@
+"""The packed, chunked forward pass equals the plain one, in values and gradients."""
+
+import logging
+import random
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.nn import functional as F
+
+import covey.update.head as head_module
+from covey.groups import Completion, Prompt
+from covey.update.batch import Sample, micro_batch
+from covey.update.forward import Forward, packed_logprobs, plain_logprobs
+from covey.update.head import Logits, chunked_logprobs
+from covey.update.packing import pack
+from tests.models import KINDS, VOCABULARY, tiny_model
+
+
+def sample(prompt, length, group, rng):
+    ids = tuple(rng.randrange(VOCABULARY) for _ in range(length))
+    return Sample(Prompt("", prompt), Completion(ids, (0.0,) * length, "", "stop"), 1.0, group)
+
+
+def batch_of(groups, seed=0):
+    """A micro-batch of groups given as (prompt length, completion lengths)."""
+    rng = random.Random(seed)
+    samples = []
+    for number, (prompt_length, lengths) in enumerate(groups):
+        prompt = tuple(rng.randrange(VOCABULARY) for _ in range(prompt_length))
+        samples += [sample(prompt, n, number, rng) for n in lengths]
+    return micro_batch(samples, list(range(len(samples))), [1.0] * len(samples))
+
+
+SHAPES = {
+    "one group": [(7, (5, 9, 1, 12))],
+    "equal lengths": [(3, (4, 4, 4))],
+    "several groups": [(7, (5, 1)), (2, (8, 3, 6)), (11, (2,))],
+    "single tokens": [(1, (1, 1)), (4, (1, 1, 1))],
+    "the same prompt in two groups": [(5, (3, 4)), (5, (2, 6))],
+}
+
+
+def gradients(model):
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def backward(model, way, batch, temperature=1.0, entropy_weight=0.3):
+    model.zero_grad()
+    logprobs, entropy = way(model, batch, temperature)
+    weights = torch.linspace(-1, 1, logprobs.numel())
+    (logprobs * weights).sum().add(entropy.sum() * entropy_weight).backward()
+    return logprobs.detach(), entropy.detach(), gradients(model)
+
+
+def assert_same(a, b, tolerance=2e-5):
+    for x, y in zip(a[:2], b[:2], strict=True):
+        assert torch.allclose(x, y, atol=tolerance)
+    scale = max(float(g.abs().max()) for g in b[2].values())
+    assert a[2].keys() == b[2].keys()
+    for name, gradient in b[2].items():
+        assert float((a[2][name] - gradient).abs().max()) < tolerance * max(scale, 1.0), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packed_equals_plain_in_values_and_gradients(kind, shape):
+    model = tiny_model(kind, scale=3.0)
+    forward = Forward(model)
+    batch = batch_of(SHAPES[shape])
+    with forward.layout(batch):
+        fast = backward(model, packed_logprobs, batch, 0.7)
+    assert forward.is_fast, "the model takes packed rows"
+    assert_same(fast, backward(model, plain_logprobs, batch, 0.7))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("adapter", [False, True])
+def test_under_gradient_checkpointing_and_adapters(reentrant, adapter):
+    def build():
+        model = tiny_model("llama", scale=3.0)
+        if adapter:
+            torch.manual_seed(1)
+            model = get_peft_model(
+                model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+            )
+            model.enable_input_require_grads()
+        return model
+
+    model = build().train()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    forward = Forward(model)
+    batch = batch_of(SHAPES["several groups"])
+    with forward.layout(batch):
+        fast = backward(model, packed_logprobs, batch)
+    assert_same(fast, backward(build(), plain_logprobs, batch))
+
+
+def test_an_adapted_head_is_called_as_it_is():
+    torch.manual_seed(1)
+    config = LoraConfig(r=4, target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+    model = get_peft_model(tiny_model("qwen2", scale=3.0), config)
+    forward = Forward(model)
+    batch = batch_of(SHAPES["one group"])
+    with forward.layout(batch):
+        fast = backward(model, packed_logprobs, batch)
+    assert_same(fast, backward(model, plain_logprobs, batch))
+
+
+def test_tied_embeddings_get_both_gradients():
+    model = tiny_model("llama", scale=3.0, tie_word_embeddings=True)
+    forward = Forward(model)
+    batch = batch_of(SHAPES["several groups"])
+    with forward.layout(batch):
+        fast = backward(model, packed_logprobs, batch)
+    assert_same(fast, backward(model, plain_logprobs, batch))
+
+
+def test_the_model_attends_as_before_outside_of_the_layout():
+    model = tiny_model("qwen2", scale=3.0)
+    ids = torch.tensor([[7, 8, 9, 10]])
+    before, name = model(input_ids=ids).logits, model.config._attn_implementation
+    forward = Forward(model)
+    with forward.layout(batch_of(SHAPES["one group"])):
+        assert model.config._attn_implementation == "covey_packed"
+    assert model.config._attn_implementation == name
+    assert torch.equal(model(input_ids=ids).logits, before)
+
+
+def test_rows_of_a_batch_do_not_see_one_another():
+    """A completion's log-probabilities are the same alone and beside others."""
+    model = tiny_model("qwen2", scale=3.0)
+    Forward(model)
+    batch = batch_of(SHAPES["several groups"])
+    together, _ = packed_logprobs(model, batch)
+    rng = random.Random(5)
+    start = 0
+    for prompt, completion in zip(batch.prompts, batch.completions, strict=True):
+        alone = sample(prompt, 1, 0, rng)
+        one = micro_batch(
+            [Sample(alone.prompt, Completion(completion, (0.0,) * len(completion), "", "stop"), 1.0, 0)],
+            [0],
+            [1.0],
+        )
+        stop = start + len(completion)
+        assert torch.allclose(together[start:stop], packed_logprobs(model, one)[0], atol=1e-5)
+        start = stop
+
+
+def test_a_prompt_is_read_once_and_last_tokens_not_at_all():
+    packed = pack(batch_of([(7, (5, 9)), (3, (2, 2))]))
+    assert packed.num_tokens == 7 + 4 + 8 + 3 + 1 + 1
+    assert packed.positions[0].tolist() == [*range(7), *range(7, 11), *range(7, 15), *range(3), 3, 3]
+
+
+def test_a_window_shorter_than_the_sequence_takes_the_plain_way():
+    model = tiny_model("mistral", scale=3.0, sliding_window=8)
+    forward = Forward(model)
+    long, short = batch_of([(7, (5, 9))]), batch_of([(3, (2, 4))])
+    assert torch.allclose(forward(model, long)[0], plain_logprobs(model, long)[0], atol=1e-5)
+    assert torch.allclose(forward(model, short)[0], plain_logprobs(model, short)[0], atol=1e-5)
+    assert not forward._packs(long) and forward._packs(short)
+
+
+@pytest.mark.parametrize("break_it", ["scale", "positions"])
+def test_a_model_that_packing_does_not_fit_falls_back_with_one_line(break_it, caplog):
+    model = tiny_model("qwen2", scale=3.0)
+    original = type(model).forward
+
+    class Odd(type(model)):
+        """A head whose logits no config field describes, or a body that ignores positions."""
+
+        def forward(self, *args, **kwargs):
+            out = original(self, *args, **kwargs)
+            if break_it == "scale":
+                out.logits = out.logits * 1.7
+            return out
+
+    model.__class__ = Odd
+    if break_it == "positions":
+        body = type(model.model).forward
+        model.model.forward = lambda *a, position_ids=None, **k: body(model.model, *a, **k)
+    forward = Forward(model)
+    batch = batch_of(SHAPES["several groups"])
+    with caplog.at_level(logging.WARNING, logger="covey.update.forward"):
+        got = [forward(model, batch)[0] for _ in range(2)]
+    assert not forward.is_fast
+    assert sum("row by row" in record.message for record in caplog.records) == 1
+    assert torch.allclose(got[0], plain_logprobs(model, batch)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cap", "scale", "temperature"), [(None, 1.0, 1.0), (5.0, 0.3, 0.7), (None, 2.0, 1.3)]
+)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 16, 1000])
+def test_chunks_equal_the_naive_way(monkeypatch, cap, scale, temperature, bias, rows):
+    """Against float64 with the whole matrix of logits, gradients of hidden states, weight and bias included."""
+    monkeypatch.setattr(head_module, "chunk_rows", lambda vocabulary: rows)
+    torch.manual_seed(0)
+    exact = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in ((50, 16), (301, 16), (301,))]
+    inputs = [x.detach().float().requires_grad_() for x in exact]
+    targets = torch.randint(0, 301, (50,))
+    got = chunked_logprobs(
+        inputs[0], inputs[1], inputs[2] if bias else None, targets, Logits(scale, cap, temperature)
+    )
+    z = F.linear(exact[0], exact[1], exact[2] if bias else None) * scale
+    z = (cap * torch.tanh(z / cap) if cap else z) / temperature
+    logp = torch.log_softmax(z, -1)
+    want = logp.gather(-1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
+    weights = torch.randn(2, 50, dtype=torch.float64)
+    (got[0] * weights[0].float() + got[1] * weights[1].float()).sum().backward()
+    (want[0] * weights[0] + want[1] * weights[1]).sum().backward()
+    assert torch.allclose(got[0].double(), want[0], atol=1e-5) and torch.allclose(
+        got[1].double(), want[1], atol=1e-4
+    )
+    for mine, theirs in zip(inputs if bias else inputs[:2], exact, strict=False):
+        assert torch.allclose(mine.grad.double(), theirs.grad, atol=1e-4 * float(theirs.grad.abs().max()))
+
+
+def test_impossible_tokens_leave_the_entropy_finite():
+    hidden = torch.randn(3, 4)
+    weight = torch.randn(5, 4)
+    bias = torch.tensor([0.0, float("-inf"), 0.0, 0.0, 0.0])
+    logprobs, entropy = chunked_logprobs(hidden, weight, bias, torch.tensor([0, 2, 3]), Logits())
+    assert torch.isfinite(logprobs).all() and torch.isfinite(entropy).all()
+
+
+def test_memory_does_not_grow_with_tokens_times_vocabulary():
+    """Largest tensor made on the way, forward and backward: a chunk of logits, not all of them."""
+    largest = 0
+    original = torch.Tensor.logsumexp
+
+    def spy(self, *args, **kwargs):
+        nonlocal largest
+        largest = max(largest, self.numel())
+        return original(self, *args, **kwargs)
+
+    tokens, vocabulary = 4096, 20_000
+    hidden = torch.randn(tokens, 8, requires_grad=True)
+    weight = torch.randn(vocabulary, 8, requires_grad=True)
+    torch.Tensor.logsumexp = spy
+    try:
+        chunked_logprobs(hidden, weight, None, torch.zeros(tokens, dtype=torch.long), Logits())[
+            0
+        ].sum().backward()
+    finally:
+        torch.Tensor.logsumexp = original
+    assert 0 < largest <= head_module.CHUNK_BYTES // 4 < tokens * vocabulary

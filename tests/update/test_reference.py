@@ -1,0 +1,57 @@
+"""The reference lends its weights to the policy's own module, and always gives the policy's back."""
+
+import pytest
+import torch
+from torch import nn
+
+from covey.update.reference import Reference
+
+
+@pytest.fixture
+def policy():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+def move(policy, by):
+    with torch.no_grad():
+        policy[1].weight += by
+
+
+def test_only_trained_weights_are_kept(policy):
+    assert set(Reference(policy).values) == {"1.weight", "1.bias"}
+
+
+def test_lends_the_weights_of_its_moment(policy):
+    x = torch.ones(1, 2)
+    before, reference = policy(x), Reference(policy)
+    move(policy, 1.0)
+    moved = policy(x)
+    with reference.lent_to(policy) as lent:
+        inside = lent(x)
+        assert not inside.requires_grad
+    assert torch.equal(inside, before.detach())
+    assert torch.equal(policy(x), moved)
+    assert not torch.equal(moved, before)
+
+
+def test_gives_the_weights_back_after_an_error(policy):
+    reference = Reference(policy)
+    move(policy, 1.0)
+    own = policy[1].weight.detach().clone()
+    with pytest.raises(RuntimeError, match="inside"), reference.lent_to(policy):
+        raise RuntimeError("inside")
+    assert torch.equal(policy[1].weight, own)
+
+
+def test_moves_by_its_share_and_restores(policy):
+    reference = Reference(policy)
+    start = policy[1].weight.detach().clone()
+    move(policy, 1.0)
+    reference.move_towards(policy, 0.6)
+    assert torch.allclose(reference.values["1.weight"], start + 0.6)
+    fresh = Reference(policy)
+    fresh.restore(reference.state())
+    assert torch.equal(fresh.values["1.weight"], reference.values["1.weight"])
