@@ -1,9 +1,7 @@
 """Which groups teach something: judged by the task rewards, before anything shapes them."""
 
-import pytest
-
 from covey.groups import Completion, Group, Prompt, Score, ScoredGroup
-from covey.score.filters import carries_signal, split
+from covey.score.filters import carries_signal
 
 
 def scored(totals=None, **columns):
@@ -42,15 +40,11 @@ def test_none_gated_and_failed():
     none, gated = Score(None, "not_applicable"), Score(None, "gated")
     assert not carries_signal(scored(task=[1.0, none, none]), {"task": 1.0})
     assert carries_signal(scored(task=[1.0, gated]), {"task": 1.0}), "a gated score counts as 0"
+    other_task = scored(task=[1.0, 0.0], code=[none, none])
+    assert carries_signal(other_task, {"task": 1.0, "code": 1.0}), "what does not apply drops out"
     failed = scored(totals=(1.0, None), task=[1.0, 0.0])
     assert not carries_signal(failed, {"task": 1.0}), "the second completion is left out as a whole"
 
 
 def test_a_weight_of_zero_tells_nothing_apart():
     assert not carries_signal(MIXED, {"task": 0.0})
-
-
-def test_split_keeps_order_and_counts():
-    kept, dropped, metrics = split([SOLVED, MIXED, SOLVED, MIXED], {"task": 1.0})
-    assert kept == [MIXED, MIXED] and dropped == [SOLVED, SOLVED]
-    assert metrics["dynamic_sampling/signal_share"].value == pytest.approx(0.5)
