@@ -80,9 +80,9 @@ def test_a_judge_with_its_rubric_in_the_recipe():
       reward: Judge
       arguments:
         client: {call: OpenAIClient, arguments: {base_url: "http://127.0.0.1:9/v1", model: judge, max_tokens: 50}}
-        rubric: {criteria: [{name: clear, question: Is it clear?}]}
+        rubric: {criteria: [{name: clear, question: "Is it clear?"}]}
       on_error: missing"""
-    judge = one(text.strip()).function
+    judge = one(text).function
     assert judge.rubric.criteria[0].name == "clear" and judge.client.parameters["max_tokens"] == 50
 
 
@@ -173,7 +173,7 @@ def test_reward_models_are_loaded_by_what_one_gives_and_can_be_left_out():
         ("rewards:\n  - path/to/model", "r.yaml:2: there is no bundled reward 'path/to/model'."),
         ("rewards:\n  - no_module_here:f", "r.yaml:2: 'no_module_here:f' cannot be imported"),
         ("rewards:\n  - own_rewards_of_recipes:nothing", "cannot be imported: module 'own_rewards_of_recipes' has no"),
-        ("rewards:\n  - reward: Countdown\n    arguments:\n      rool: all", "r.yaml:4: Countdown takes no argument 'rool'. Did you mean rule"),
+        ("rewards:\n  - reward: Countdown\n    arguments:\n      ruel: all", "r.yaml:4: Countdown takes no argument 'ruel'. Did you mean rule"),
         ("rewards:\n  - reward: Countdown\n    arguments:\n      rule: some", "r.yaml:4: Countdown: "),
         ("rewards:\n  - reward: SoftOverlong\n    arguments:\n      max_length: 5", "r.yaml:3: SoftOverlong: "),
         ("rewards:\n  - SoftOverlong", "SoftOverlong: "),
@@ -203,5 +203,5 @@ def test_a_reward_model_that_cannot_be_loaded_is_named_with_its_line():
     def load(path, /, **_):
         raise OSError("not there")
 
-    with pytest.raises(ConfigError, match="r.yaml:2: the reward model 'a/b' cannot be loaded: not there"):
+    with pytest.raises(ConfigError, match=r"r\.yaml:2: the reward model 'a/b' cannot be loaded: not there"):
         mix("rewards:\n  - model: a/b", load)

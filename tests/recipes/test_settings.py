@@ -111,7 +111,7 @@ def test_a_mapping_becomes_the_dataclass_that_the_field_holds():
     Outer.__annotations__["inner"] = Inner | None
     found = read_settings(node_of({"inner": {"size": 3}}, HERE), Outer, {})
     assert found == {"inner": Inner(3)}
-    with pytest.raises(ConfigError, match="r.yaml:1: .*length"):
+    with pytest.raises(ConfigError, match=r"r\.yaml:1: .*length"):
         read_settings(node_of({"inner": {"length": 3}}, HERE), Outer, {})
 
 
