@@ -1,7 +1,8 @@
 """The command line: one file per verb, imported when it is used.
 
 A verb's module has `add_parser(subparsers)`, which describes its arguments, and `run(arguments)`, which gives the exit
-code: 0 for success, 1 where the answer is no (a check that fails), 2 for wrong input, 3 for what broke off.
+code: 0 for success, 1 where the answer is no (a check that fails), 2 for wrong input, 3 for what broke off, 130 after
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ def _run(verb: str, arguments: argparse.Namespace) -> int:
         return 2 if isinstance(error, ValueError) else 3
     except KeyboardInterrupt:
         return 130
+    except (
+        Exception
+    ):  # the last boundary: Python's own status for it is 1, which means "the answer is no" here
+        traceback.print_exc()
+        return 3
 
 
 def _show_users_traceback(error: CoveyError) -> None:

@@ -107,7 +107,7 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
     parser.add_argument("--greedy", action="store_true", help="take the most probable token each time")
     parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="per completion (default: 512, or the recipe's)"
+        "--max-tokens", type=int, metavar="N", help="max_completion_length (default: 512, or the recipe's)"
     )
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="completions at a time (default: 64, or the recipe's)"
@@ -276,8 +276,10 @@ def _measured_table(measured: Measured) -> Any:
 
     rows = list(measured.rows())
     ks = sorted({k for row in rows for k in row.pass_at})
+    size = max((len(completions) for completions in measured.completions), default=1)
+    mean = "mean" if size == 1 else f"avg@{size}"
     table = Table(
-        "", "mean", "95 % interval", "prompts", *(f"pass@{k}" for k in ks), box=None, padding=(0, 2, 0, 0)
+        "", mean, "95 % interval", "prompts", *(f"pass@{k}" for k in ks), box=None, padding=(0, 2, 0, 0)
     )
     for row in rows:
         interval = f"[{row.interval.low:.3f}, {row.interval.high:.3f}]"

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
 from covey.errors import DatasetError
 from covey.evaluation import Evaluation, interval_over_prompts, passes_at
 from covey.groups import PromptContent
@@ -122,6 +124,8 @@ def measure(recipe: Recipe) -> dict[str, Measured]:
     if not isinstance(datasets, dict):
         datasets = {"eval": datasets}
     trainer = recipe.trainer(train_dataset=None, eval_dataset=datasets, compute_metrics=keep, callbacks=None)
+    for printer in (PrinterCallback, ProgressCallback):  # standard output is the caller's
+        trainer.remove_callback(printer)
     measured = {}
     for name, dataset in datasets.items():
         metrics = trainer.evaluate(dataset, metric_key_prefix="eval")

@@ -275,8 +275,8 @@ class Recipe:
 
 
 def _checked(root: Node) -> dict[str, Node]:
-    """The sections of a recipe, each as it must be."""
-    sections = root.entries("a recipe")
+    """The sections of a recipe, each as it must be; one that is null is not there."""
+    sections = {name: node for name, node in root.entries("a recipe").items() if node.value is not None}
     elsewhere = _sections_of_settings()
     for name, node in sections.items():
         if name not in SECTIONS:
