@@ -51,7 +51,9 @@ def main() -> None:
     print("careful authors", flush=True)
     train(model, iter(stream(tokenizer, args, CAREFUL, args.seed)), args.careful_steps, args.lr, args)
     print("careless authors", flush=True)
-    train(model, iter(stream(tokenizer, args, CARELESS, args.seed + 1)), args.careless_steps, args.lr / 4, args)
+    train(
+        model, iter(stream(tokenizer, args, CARELESS, args.seed + 1)), args.careless_steps, args.lr / 4, args
+    )
     model.save_pretrained(args.out)
     print(f"wrote {args.out}")
 
@@ -112,9 +114,7 @@ def stream(
     tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace, author: Author, seed: int
 ) -> DataLoader[Batch]:
     """Batches, drawn by `args.workers` processes; 0: by this one."""
-    return DataLoader(
-        Batches(tokenizer, args.batch, seed, author), batch_size=None, num_workers=args.workers
-    )
+    return DataLoader(Batches(tokenizer, args.batch, seed, author), batch_size=None, num_workers=args.workers)
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> tuple[list[int], list[int]]:
