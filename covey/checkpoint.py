@@ -11,6 +11,8 @@ Random numbers need no state: they depend on the seed, the step, the prompt and 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,6 +22,20 @@ from covey.metrics import Ledger
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
 from covey.update.window import Window
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """transformers draws no progress bars, which would run through the live display; then as it was before."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def save_state(

@@ -24,7 +24,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey import loading, setup
 from covey.causal import context_length
-from covey.checkpoint import load_state, save_state
+from covey.checkpoint import load_state, save_state, without_progress_bars
 from covey.config import GRPOConfig
 from covey.errors import ConfigError, DatasetError
 from covey.evaluation import Evaluation, sample_and_score, summary
@@ -551,6 +551,10 @@ class GRPOTrainer(Trainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """6 per weight and token (arXiv:2001.08361, section 2.1)."""
         return 6 * inputs["batch"].num_tokens * self.num_weights
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        with without_progress_bars():
+            super()._save(*args, **kwargs)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
