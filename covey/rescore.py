@@ -31,7 +31,7 @@ from covey.rewards.evaluate import evaluate
 from covey.runs import Run
 from covey.runs.regroup import regroup
 from covey.score.advantages import has_spread, rows_of
-from covey.score.estimators import BASELINES, estimator
+from covey.score.estimators import BASELINES, Outcomes, estimator
 from covey.score.scorer import reward_batch
 from covey.score.shaping import Shaping, shaped_totals
 
@@ -274,10 +274,11 @@ def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]
         settings["advantage_estimator"],
         settings["multi_objective_aggregation"],
         settings["scale_rewards"],
-        list(how.new_weights.values()),
     )
     lengths = rows["tokens"].to_numpy().astype(np.float64)
-    advantages = estimate(new.values, shaped_totals(totals, is_cut, shaping), _group_ids(rows), lengths)
+    weights = np.broadcast_to(list(how.new_weights.values()), new.values.shape)
+    shaped = shaped_totals(totals, is_cut, shaping)
+    advantages = estimate(Outcomes(new.values, weights, shaped, _group_ids(rows), lengths))
     return _weighed(rows, settings, totals, np.asarray(advantages), how.drops_groups)
 
 

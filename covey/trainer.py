@@ -180,7 +180,6 @@ class GRPOTrainer(Trainer):
             args.advantage_estimator,
             args.multi_objective_aggregation,
             cast(Scale, args.scale_rewards),
-            list(weights.values()),
         )
         rewards.tasks |= set(setup.task_names(self.train_dataset, args.task_column))
         fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
@@ -318,8 +317,8 @@ class GRPOTrainer(Trainer):
             if number >= self.plan.accumulation or self.selection.is_needed:
                 batch.old, entropy = self._logprobs(self.model, batch)
                 entropies.append(entropy)
-            if self.reference is not None and not self.args.kl_in_reward:
-                batch.reference = self._reference_logprobs(batch)
+        if self.reference is not None and not self.args.kl_in_reward:
+            self._add_reference(batches)
         if self.selection.is_needed:
             for first in range(0, len(batches), self.plan.accumulation):
                 step = slice(first, first + self.plan.accumulation)
@@ -336,7 +335,7 @@ class GRPOTrainer(Trainer):
         for first in range(0, len(samples), size):
             part = samples[first : first + size]
             batch = micro_batch(part, range(first, first + len(part)), [1.0] * len(part)).to(self.args.device)
-            batch.reference = self._reference_logprobs(batch)
+            self._add_reference([batch])
             terms = loss_terms(batch, batch.sampled)
             assert terms.reference is not None
             penalties += completion_divergences(
@@ -345,10 +344,12 @@ class GRPOTrainer(Trainer):
             self._note({"kl": terms.mean(k3(terms.sampled, terms.reference))})
         return [self.args.beta * p for p in penalties]
 
-    def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
+    def _add_reference(self, batches: Sequence[MicroBatch]) -> None:
+        """Log-probabilities under the reference."""
         assert self.reference is not None, "made where beta is not 0"
         with self.reference.lent_to(self.model) as reference:
-            return self._logprobs(reference, batch)[0]
+            for batch in batches:
+                batch.reference = self._logprobs(reference, batch)[0]
 
     def _logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         with self.accelerator.autocast():

@@ -12,7 +12,7 @@ from covey.effects import CONDITIONS
 from covey.errors import ConfigError
 from covey.loss_types import LOSS_SETTINGS, LOSS_TYPES
 from covey.metrics import Mean
-from covey.score.estimators import estimator
+from covey.score.estimators import Outcomes, estimator
 from covey.score.shaping import Shaping, shaped_totals
 from covey.update import build
 from tests.ranks import alone
@@ -33,12 +33,11 @@ def update_numbers(given):
 def score_numbers(given):
     """Advantages of two groups with two rewards."""
     s = settings(**given)
-    estimate = estimator(
-        s["advantage_estimator"], s["multi_objective_aggregation"], s["scale_rewards"], [1.0, 0.5]
-    )
+    estimate = estimator(s["advantage_estimator"], s["multi_objective_aggregation"], s["scale_rewards"])
+    weights = np.broadcast_to([1.0, 0.5], VALUES.shape)
     shaping = Shaping(s["truncated_reward"], s["truncated_in_baseline"])
-    totals = shaped_totals(VALUES @ [1.0, 0.5], TRUNCATED, shaping)
-    return estimate(VALUES, totals, GROUPS, LENGTHS).tolist()
+    totals = shaped_totals((VALUES * weights).sum(1), TRUNCATED, shaping)
+    return estimate(Outcomes(VALUES, weights, totals, GROUPS, LENGTHS)).tolist()
 
 
 def bonus_numbers(given):

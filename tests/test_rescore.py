@@ -11,7 +11,7 @@ from covey.groups import Completion, Group, Prompt, Score
 from covey.rescore import WhatIf, rescore
 from covey.rewards.contract import Reward
 from covey.runs import RunWriter
-from covey.score.estimators import estimator
+from covey.score.estimators import Outcomes, estimator
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from tests.runs.synthetic import Story, with_advantages, write_run
@@ -68,7 +68,7 @@ def scored(
 ):
     weights, functions = weights or WEIGHTS, functions or FUNCTIONS
     rewards = [Reward(function, name) for name, function in functions.items()]
-    estimate = estimator(name, aggregation, scale, list(weights.values()))
+    estimate = estimator(name, aggregation, scale)
     return Scorer(rewards, weights, estimate, shaping=shaping).score(groups(step))[0]
 
 
@@ -225,10 +225,9 @@ def test_a_gated_score_is_a_0_and_a_failed_sample_is_in_no_mean(tmp_path, aggreg
     values = np.array(
         [[1, 4], [0, 3], [0, 2], [np.nan, np.nan], [0, np.nan], [0, np.nan], [1, np.nan], [1, np.nan]]
     )
-    estimate = estimator("grpo", aggregation, "group", [1.0, 1.0])
-    np.testing.assert_allclose(
-        result.advantages, estimate(values, result.totals, np.repeat([0, 1], 4), np.ones(8))
-    )
+    estimate = estimator("grpo", aggregation, "group")
+    outcomes = Outcomes(values, np.ones_like(values), result.totals, np.repeat([0, 1], 4), np.ones(8))
+    np.testing.assert_allclose(result.advantages, estimate(outcomes))
     assert result.advantages[3] == 0
 
 

@@ -12,7 +12,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -61,13 +60,13 @@ def group_advantages(
 
 
 def normalize_then_sum(
-    values: ArrayLike, weights: Sequence[float], groups: ArrayLike, epsilon: float = EPSILON
+    values: ArrayLike, weights: ArrayLike, groups: ArrayLike, epsilon: float = EPSILON
 ) -> Floats:
     """Each reward normalised within its group, then the weighted sum (GDPO, arXiv:2601.05242, before the batch step).
 
     Args:
         values: one row per completion, one column per reward, NaN where it does not apply. Shape (completions, rewards).
-        weights: one per reward.
+        weights: one per reward, or one per completion and reward. Shape (rewards,) or (completions, rewards).
         groups: id of the prompt of each completion. Shape (completions,).
         epsilon: added to each deviation.
 
@@ -75,9 +74,10 @@ def normalize_then_sum(
         Shape (completions,); NaN where no reward applies.
     """
     values = np.asarray(values, dtype=np.float64)
-    columns = [w * group_advantages(values[:, k], groups, "group", epsilon) for k, w in enumerate(weights)]
+    weights = np.broadcast_to(np.asarray(weights, dtype=np.float64), values.shape)
+    columns = [group_advantages(column, groups, "group", epsilon) for column in values.T]
     unscored = np.isnan(values).all(axis=1)
-    return np.where(unscored, np.nan, np.sum(columns, axis=0))
+    return np.where(unscored, np.nan, np.sum(weights.T * columns, axis=0))
 
 
 def whiten(values: ArrayLike, epsilon: float = EPSILON) -> Floats:
@@ -89,7 +89,7 @@ def whiten(values: ArrayLike, epsilon: float = EPSILON) -> Floats:
 
 
 def gdpo_advantages(
-    values: ArrayLike, weights: Sequence[float], groups: ArrayLike, epsilon: float = EPSILON
+    values: ArrayLike, weights: ArrayLike, groups: ArrayLike, epsilon: float = EPSILON
 ) -> Floats:
     """GDPO in full (arXiv:2601.05242): normalise each reward in its group, sum, then whiten over the batch."""
     return whiten(normalize_then_sum(values, weights, groups, epsilon), epsilon)

@@ -7,22 +7,18 @@ reward that is constant within every group has a share of 0, whatever its weight
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from covey.score.advantages import Floats, deviation, has_spread, rows_of
 
 
-def contributions(
-    values: ArrayLike, weights: Sequence[float], totals: ArrayLike, groups: ArrayLike
-) -> Floats:
+def contributions(values: ArrayLike, weights: ArrayLike, totals: ArrayLike, groups: ArrayLike) -> Floats:
     """Absolute contribution of each reward to the advantages, summed over completions.
 
     Args:
         values: NaN where a reward has no say. Shape (completions, rewards).
-        weights: one per reward.
+        weights: one per reward, or one per completion and reward. Shape (rewards,) or (completions, rewards).
         totals: the weighted sums, NaN where nothing scored. Shape (completions,).
         groups: id of the prompt of each completion. Shape (completions,).
 
@@ -30,12 +26,12 @@ def contributions(
         Shape (rewards,); all 0 where no group has spread.
     """
     values, totals = np.asarray(values, dtype=np.float64), np.asarray(totals, dtype=np.float64)
-    found = np.zeros(values.shape[1])
+    weighed, found = values * np.asarray(weights), np.zeros(values.shape[1])
     for rows in rows_of(groups):
         if not has_spread(totals[rows]):
             continue
         scored = ~np.isnan(totals[rows])
-        parts = values[rows][scored] * np.asarray(weights)
+        parts = weighed[rows][scored]
         for k in range(values.shape[1]):
             applies = parts[~np.isnan(parts[:, k]), k]
             if applies.size:

@@ -37,14 +37,14 @@ def leave_one_out_advantages(rewards: ArrayLike, groups: ArrayLike, epsilon: flo
 
 
 def maxrl_advantages(rewards: ArrayLike, groups: ArrayLike) -> Floats:
-    """A_i = (R_i - mean) / mean (MaxRL, arXiv:2602.02710), for rewards that are not negative; 0 where the mean is not above 0."""
+    """A_i = (R_i - mean) / mean, 0 where the mean is not above 0 (MaxRL, arXiv:2602.02710); for rewards of at least 0."""
     return _by_group(
         rewards, groups, lambda r: (r - r.mean()) / r.mean() if r.mean() > 0 else np.zeros_like(r)
     )
 
 
 def pass_at_k_advantages(rewards: ArrayLike, groups: ArrayLike, epsilon: float = EPSILON) -> Floats:
-    """Only the best completion counts, by its lead over the second, divided by the deviation (arXiv:2503.19595, section 3)."""
+    """Only the best completion counts, by its lead over the second over the deviation (arXiv:2503.19595)."""
 
     def estimate(rewards: Floats) -> Floats:
         second, best = np.argsort(rewards, kind="stable")[-2:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +18,50 @@ from covey.score.baselines import (
     rloo_advantages,
 )
 
-Ids = NDArray[np.int64]
-Estimator = Callable[[Floats, Floats, Ids, Floats], Floats]
-"""(values [completions, rewards], totals [completions], group ids, lengths) → advantages [completions].
 
-A total of NaN leaves the completion out, whatever its values. The values are those before the weights.
-"""
+@dataclass(frozen=True)
+class Outcomes:
+    """What the rewards say of completions side by side."""
 
-BASELINES: dict[str, Callable[[Floats, Ids, Floats], Floats]] = {
-    "rloo": lambda totals, groups, lengths: rloo_advantages(totals, groups),
-    "leave_one_out": lambda totals, groups, lengths: leave_one_out_advantages(totals, groups),
-    "maxrl": lambda totals, groups, lengths: maxrl_advantages(totals, groups),
-    "pass_at_k": lambda totals, groups, lengths: pass_at_k_advantages(totals, groups),
-    "opo": opo_advantages,
-    "reinforce_pp": reinforce_pp_advantages,
+    values: Floats
+    """Before the weights, NaN where a reward has no say. Shape (completions, rewards)."""
+    weights: Floats
+    """What each value is multiplied with. Shape (completions, rewards)."""
+    totals: Floats
+    """The reward that is judged; NaN leaves the completion out, whatever its values. Shape (completions,)."""
+    groups: NDArray[np.int64]
+    """Id of the prompt. Shape (completions,)."""
+    lengths: Floats
+    """Tokens that the policy wrote. Shape (completions,)."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """Those of several ranks, one after another; equal ids of different ranks are different groups."""
+        return cls(
+            values=np.concatenate([p.values for p in parts]),
+            weights=np.concatenate([p.weights for p in parts]),
+            totals=np.concatenate([p.totals for p in parts]),
+            groups=np.concatenate([rank * 1_000_000 + p.groups for rank, p in enumerate(parts)]),
+            lengths=np.concatenate([p.lengths for p in parts]),
+        )
+
+
+Estimator = Callable[[Outcomes], Floats]
+"""Outcomes → one advantage per completion."""
+
+BASELINES: dict[str, Estimator] = {
+    "rloo": lambda o: rloo_advantages(o.totals, o.groups),
+    "leave_one_out": lambda o: leave_one_out_advantages(o.totals, o.groups),
+    "maxrl": lambda o: maxrl_advantages(o.totals, o.groups),
+    "pass_at_k": lambda o: pass_at_k_advantages(o.totals, o.groups),
+    "opo": lambda o: opo_advantages(o.totals, o.groups, o.lengths),
+    "reinforce_pp": lambda o: reinforce_pp_advantages(o.totals, o.groups, o.lengths),
 }
 """Estimators beside that of GRPO, by name; see `covey.score.baselines`."""
 
 
 def estimator(
-    name: str = "grpo",
-    aggregation: str = "sum_then_normalize",
-    scale: Scale = "group",
-    weights: Sequence[float] = (),
+    name: str = "grpo", aggregation: str = "sum_then_normalize", scale: Scale = "group"
 ) -> Estimator:
     """The estimator of a run.
 
@@ -47,13 +69,14 @@ def estimator(
         name: `grpo`, or one of `BASELINES`.
         aggregation: of several rewards, for `grpo`: `sum_then_normalize`, or `normalize_then_sum` (GDPO).
         scale: what `grpo` divides by after summing.
-        weights: one per reward, for `normalize_then_sum`.
     """
     if name != "grpo":
-        baseline = BASELINES[name]
-        return lambda values, totals, groups, lengths: baseline(totals, groups, lengths)
+        return BASELINES[name]
     if aggregation == "normalize_then_sum":
-        return lambda values, totals, groups, lengths: gdpo_advantages(
-            np.where(np.isnan(totals)[:, None], np.nan, values), weights, groups
-        )
-    return lambda values, totals, groups, lengths: group_advantages(totals, groups, scale)
+        return _gdpo
+    return lambda o: group_advantages(o.totals, o.groups, scale)
+
+
+def _gdpo(outcomes: Outcomes) -> Floats:
+    values = np.where(np.isnan(outcomes.totals)[:, None], np.nan, outcomes.values)
+    return gdpo_advantages(values, outcomes.weights, outcomes.groups)

@@ -7,7 +7,7 @@ all ranks: the numbers of every rank are exchanged, never the completions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
 from covey.score.advantages import has_spread, rows_of
 from covey.score.attribution import contributions
-from covey.score.estimators import Estimator
+from covey.score.estimators import Estimator, Outcomes
 from covey.score.shaping import Shaping, shaped_totals
 
 Gather = Callable[[Any], list[Any]]
@@ -55,14 +55,14 @@ class Scorer:
             RewardError: a reward raised or broke its contract.
         """
         table = self.table(groups, trainer_state)
-        values, totals, ids = _arrays(table, groups)
-        completions = [c for g in groups for c in g.completions]
-        rewards = shaped_totals(totals, [c.is_truncated for c in completions], self.shaping, penalties)
-        lengths = np.asarray([sum(c.loss_mask) for c in completions], dtype=np.float64)
-        advantages = self._advantages(values, rewards, ids, lengths)
+        outcomes = _outcomes(table, groups)
+        totals = outcomes.totals
+        is_truncated = [c.is_truncated for g in groups for c in g.completions]
+        shaped = shaped_totals(totals, is_truncated, self.shaping, penalties)
+        advantages = self._advantages(replace(outcomes, totals=shaped))
         scored = list(_scored_groups(groups, table, totals, advantages))
         metrics: dict[str, Metric] = {"advantages/mean_abs": Mean.of(np.abs(advantages))}
-        metrics |= _shares(table, contributions(values, list(table.weights.values()), rewards, ids))
+        metrics |= _shares(table, contributions(outcomes.values, outcomes.weights, shaped, outcomes.groups))
         if penalties is not None:
             metrics["reward/kl_penalty"] = Mean.of(penalties)
         return scored, merge(table.metrics, reward_metrics(table, groups), metrics)
@@ -72,7 +72,7 @@ class Scorer:
     ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
         """Scores and totals without advantages: what evaluation needs. Nothing is exchanged between ranks."""
         table = self.table(groups, trainer_state)
-        _, totals, _ = _arrays(table, groups)
+        totals = _outcomes(table, groups).totals
         scored = list(_scored_groups(groups, table, totals, np.zeros_like(totals)))
         return scored, merge(table.metrics, reward_metrics(table, groups))
 
@@ -80,14 +80,11 @@ class Scorer:
         """What every reward gave every completion; no advantages (evaluation needs none)."""
         return evaluate(self.rewards, self.weights, reward_batch(groups, trainer_state))
 
-    def _advantages(self, values: Any, rewards: Any, ids: Any, lengths: Any) -> Any:
-        parts = self.gather((values, rewards, ids, lengths))
-        # The same prompt may stand on two ranks: an id is made unique by the rank that holds the group.
-        keys = [rank * 1_000_000 + part[2] for rank, part in enumerate(parts)]
-        everything = [np.concatenate([p[n] for p in parts]) for n in (0, 1, 3)]
-        all_advantages = self.estimate(everything[0], everything[1], np.concatenate(keys), everything[2])
-        start = sum(len(p[1]) for p in parts[: self.rank])
-        return all_advantages[start : start + len(rewards)]
+    def _advantages(self, outcomes: Outcomes) -> Any:
+        """Of this rank's completions, among those of all ranks."""
+        parts = self.gather(outcomes)
+        start = sum(len(p.totals) for p in parts[: self.rank])
+        return self.estimate(Outcomes.joined(parts))[start : start + len(outcomes.totals)]
 
 
 def _shares(table: RewardTable, parts: Any) -> dict[str, Metric]:
@@ -113,7 +110,8 @@ def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBa
 
 def reward_metrics(table: RewardTable, groups: Sequence[Group]) -> dict[str, Metric]:
     """The metrics that a scored batch adds: the weighted total, each reward alone, groups without spread."""
-    _, totals, ids = _arrays(table, groups)
+    outcomes = _outcomes(table, groups)
+    totals, ids = outcomes.totals, outcomes.groups
     scored = [t for t in totals if not np.isnan(t)]
     spreads = [totals[rows] for rows in rows_of(ids)]
     metrics: dict[str, Metric] = {
@@ -167,13 +165,21 @@ def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:
     }
 
 
-def _arrays(table: RewardTable, groups: Sequence[Group]) -> tuple[Any, Any, Any]:
-    ids = np.asarray([number for number, g in enumerate(groups) for _ in g.completions], dtype=np.int64)
-    totals = np.asarray([_nan(table.total(row)) for row in range(len(ids))], dtype=np.float64)
-    values = np.asarray(
-        [[_nan(table.value(name, row)) for name in table.scores] for row in range(len(ids))], dtype=np.float64
-    ).reshape(len(ids), len(table.scores))
-    return values, totals, ids
+def _outcomes(table: RewardTable, groups: Sequence[Group]) -> Outcomes:
+    completions = [(number, c) for number, g in enumerate(groups) for c in g.completions]
+    rows, names = range(len(completions)), list(table.scores)
+
+    def column_by_column(cell: Callable[[str, int], float | None]) -> Any:
+        columns = [[_nan(cell(name, row)) for row in rows] for name in names]
+        return np.asarray(columns, dtype=np.float64).reshape(len(names), len(rows)).T
+
+    return Outcomes(
+        values=column_by_column(table.value),
+        weights=column_by_column(table.weight),
+        totals=np.asarray([_nan(table.total(row)) for row in rows], dtype=np.float64),
+        groups=np.asarray([number for number, _ in completions], dtype=np.int64),
+        lengths=np.asarray([sum(c.loss_mask) for _, c in completions], dtype=np.float64),
+    )
 
 
 def _nan(value: float | None) -> float:

@@ -28,7 +28,7 @@ def make_objective(s: Settings, own: Loss | None = None) -> Objective:
     correction = Correction(
         s["importance_sampling_mode"], s["importance_sampling_cap"], s["importance_sampling_floor"]
     )
-    is_corrected = s["importance_sampling_correction"] and (own is not None or kind.is_corrected)
+    is_corrected = s["importance_sampling_correction"] and kind.is_corrected
     return Objective(
         loss=make_loss(s["loss_type"], s) if own is None else own,
         correction=correction if is_corrected else None,

@@ -88,7 +88,7 @@ def weight_metrics(weights: Tensor) -> dict[str, Metric]:
     """The weights in use."""
     has_tokens = weights.numel() > 0
     return {
-        "sampling/importance_weight/mean": Mean(float(weights.double().sum()), float(weights.numel())),
+        "sampling/importance_weight/mean": Mean(float(weights.sum()), float(weights.numel())),
         "sampling/importance_weight/min": Smallest(float(weights.min()) if has_tokens else None),
         "sampling/importance_weight/max": Largest(float(weights.max()) if has_tokens else None),
         "sampling/masked_share": Mean(float((weights == 0).sum()), float(weights.numel())),

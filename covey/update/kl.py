@@ -68,5 +68,5 @@ def completion_divergences(
         row: the completion of each token, shape (tokens,).
         num_rows: completions.
     """
-    values = ESTIMATORS[estimator](new, reference).double()
+    values = ESTIMATORS[estimator](new, reference)
     return values.new_zeros(num_rows).index_add(0, row, values).tolist()

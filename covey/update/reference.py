@@ -13,44 +13,90 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from covey.errors import LoadingError
+
+WRAPPED = "_checkpoint_wrapped_module."
+"""What checkpointing wrappers put into the names of parameters."""
 
 
 class Reference:
-    """Values of the trained weights at one moment."""
+    """Values of the trained weights at one moment; taken before the policy is wrapped for training."""
 
     def __init__(self, policy: nn.Module) -> None:
         self.values = {n: p.detach().clone() for n, p in policy.named_parameters() if p.requires_grad}
+        self._cut: set[str] = set()
 
     @contextmanager
     def lent_to(self, policy: nn.Module) -> Iterator[nn.Module]:
         """The policy with the reference's weights, without gradients; its own come back whatever happens.
 
-        Values are swapped by pointer, so nothing is copied.
+        Raises:
+            LoadingError: the policy is sharded in a way that does not allow it (FSDP1, ZeRO-3).
         """
-        own: dict[str, Tensor] = {}
-        parameters = dict(policy.named_parameters())
+        parameters = self._parameters(policy)
+        self._exchange(parameters)
         try:
-            for name, value in self.values.items():
-                own[name] = parameters[name].data
-                parameters[name].data = value.to(own[name].device)
             with torch.no_grad():
                 yield policy
         finally:
-            for name, value in own.items():
-                parameters[name].data = value
+            self._exchange(parameters)
 
     @torch.no_grad()
     def move_towards(self, policy: nn.Module, share: float) -> None:
         """reference ← share × policy + (1 - share) × reference (arXiv:2404.09656, section 3)."""
-        parameters = dict(policy.named_parameters())
-        for name, value in self.values.items():
-            value.lerp_(parameters[name].detach().to(value), share)
+        for name, parameter in self._parameters(policy).items():
+            self.values[name].lerp_(_local(parameter.detach()).to(self.values[name]), share)
 
     def state(self) -> dict[str, Tensor]:
         """What `restore` needs, once the reference has moved."""
         return {name: value.cpu() for name, value in self.values.items()}
 
-    @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
+        self.values = {name: state[name].to(value.device) for name, value in self.values.items()}
+
+    def _parameters(self, policy: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters by name; the values are brought to where they are, and cut as they are."""
+        parameters = {n.replace(WRAPPED, ""): p for n, p in policy.named_parameters()}
         for name, value in self.values.items():
-            value.copy_(state[name])
+            if name not in parameters or hasattr(parameters[name], "ds_id"):
+                raise LoadingError(
+                    f"A reference (beta above 0) needs the policy's weights by name, and {name!r} is not there: FSDP1 and "
+                    "DeepSpeed ZeRO-3 take weights apart. Use FSDP2 (fsdp_config={'version': 2}), ZeRO-1 or ZeRO-2, or "
+                    "set beta=0."
+                )
+            self.values[name] = self._placed(name, value, parameters[name])
+        return {name: parameters[name] for name in self.values}
+
+    def _placed(self, name: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
+        """The value on the parameter's device, cut as the parameter is; of full values the first process's counts."""
+        if not isinstance(parameter, DTensor):
+            return value.to(parameter.device)
+        if name in self._cut:
+            return value
+        self._cut.add(name)
+        whole = value.to(parameter.to_local().device)
+        return distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local().clone()
+
+    @torch.no_grad()
+    def _exchange(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Policy and reference change places, a parameter at a time.
+
+        Plain parameters change by pointer. Sharded ones are read from a buffer of their own when they are gathered, so
+        there the numbers move.
+        """
+        for name, parameter in parameters.items():
+            if isinstance(parameter, DTensor):
+                local = _local(parameter)
+                own = local.clone()
+                local.copy_(self.values[name])
+                self.values[name].copy_(own)
+            else:
+                own, parameter.data = parameter.data, self.values[name]
+                self.values[name] = own
+
+
+def _local(parameter: Tensor) -> Tensor:
+    """This process's part of a parameter."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

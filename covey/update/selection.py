@@ -23,6 +23,10 @@ from torch import Tensor
 
 from covey.update.batch import MicroBatch
 
+TIE = 1e-5
+"""Values this close to the last one chosen tie with it. The first tokens of a group are drawn from one distribution, and
+their entropies differ by rounding alone."""
+
 Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
 
@@ -81,7 +85,7 @@ def top_entropy(
     if not everything.size:
         return [torch.zeros_like(m) for m in masks]
     threshold = _largest(everything, math.ceil(share * everything.size))
-    return [(e >= threshold) & m for e, m in zip(entropies, masks, strict=True)]
+    return [(e >= threshold - TIE) & m for e, m in zip(entropies, masks, strict=True)]
 
 
 def high_covariance(
@@ -109,19 +113,17 @@ def high_covariance(
         return [torch.zeros_like(m) for m in masks]
     centre_o, centre_a = (float(values.mean()) for values in everywhere)
     low, high = bounds or (-math.inf, math.inf)
-    covariances = [
-        (o.double() - centre_o) * (a.double() - centre_a) for o, a in zip(logprobs, advantages, strict=True)
-    ]
+    covariances = [(o - centre_o) * (a - centre_a) for o, a in zip(logprobs, advantages, strict=True)]
     inside = [m & (c >= low) & (c <= high) for c, m in zip(covariances, masks, strict=True)]
     candidates = _gathered(covariances, inside, gather)
     if not candidates.size:
         return [torch.zeros_like(m) for m in masks]
     threshold = _largest(candidates, min(max(1, int(share * count)), candidates.size))
-    return [(c >= threshold) & i for c, i in zip(covariances, inside, strict=True)]
+    return [(c >= threshold - TIE) & i for c, i in zip(covariances, inside, strict=True)]
 
 
 def _gathered(values: Sequence[Tensor], masks: Sequence[Tensor], gather: Gather) -> np.ndarray[Any, Any]:
-    own = [v[m].double().cpu().numpy() for v, m in zip(values, masks, strict=True)]
+    own = [v[m].cpu().double().numpy() for v, m in zip(values, masks, strict=True)]
     return np.concatenate([part for rank in gather(own) for part in rank] or [np.zeros(0)])
 
 

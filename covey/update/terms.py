@@ -59,14 +59,15 @@ class LossTerms:
 
     def mean(self, values: Tensor) -> Mean:
         """Mean over the tokens, as sum and count."""
-        return Mean(float(values.detach().double().sum()), float(values.numel()))
+        wide = torch.promote_types(values.dtype, torch.float32)
+        return Mean(float(values.detach().to(wide).sum()), float(values.numel()))
 
 
 TokenLosses = tuple[Tensor, dict[str, Metric]]
 """Loss of each token, shape (tokens,), and metrics."""
 
-Loss = Callable[[LossTerms], TokenLosses]
-"""A loss: what the policy's part of the objective is, before the divergence, the entropy bonus and the reduction."""
+Loss = Callable[[LossTerms], TokenLosses | Tensor]
+"""The policy's part of the objective, before divergence, bonus and reduction: token losses, with or without metrics."""
 
 
 def loss_terms(batch: MicroBatch, new: Tensor, entropy: Tensor | None = None) -> LossTerms:

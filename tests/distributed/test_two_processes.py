@@ -67,8 +67,31 @@ SETTINGS = dict(learning_rate=0.5, max_steps=3, num_generations=4)
         dict(loss_type="dr_grpo", multi_objective_aggregation="normalize_then_sum"),
         dict(loss_type="dapo", steps_per_generation=4, num_iterations=2, max_steps=6),
         dict(loss_type="dapo", lora=True, gradient_checkpointing=True, learning_rate=5.0),
+        dict(
+            loss_type="prompt_mean",
+            beta=0.1,
+            top_entropy_quantile=0.5,
+            use_adaptive_entropy=True,
+            entropy_target=99.0,
+            entropy_coef_delta=0.1,
+        ),
+        dict(
+            loss_type="cispo",
+            epsilon_high=5.0,
+            beta=0.1,
+            kl_in_reward=True,
+            advantage_estimator="reinforce_pp",
+        ),
     ],
-    ids=["dapo and kl", "grpo, batch scaling", "dr_grpo, gdpo", "two steps, two passes", "adapter"],
+    ids=[
+        "dapo and kl",
+        "grpo, batch scaling",
+        "dr_grpo, gdpo",
+        "two steps, two passes",
+        "adapter",
+        "choices and an adaptive bonus",
+        "kl in the reward",
+    ],
 )
 def test_two_processes_take_the_steps_of_one(tmp_path, settings):
     folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
@@ -105,3 +128,37 @@ def test_two_processes_resume_inside_a_round(tmp_path):
     checkpoint = str(tmp_path / "a" / "run" / "checkpoint-3")
     rest = run(2, folder, tmp_path / "b", **settings, resume=checkpoint)
     assert all(torch.equal(whole[0][name], rest[0][name]) for name in whole[0])
+
+
+FSDP2 = dict(
+    fsdp=True,
+    fsdp_config={
+        "version": 2,
+        "state_dict_type": "FULL_STATE_DICT",
+        "transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"],
+    },
+    beta=0.1,
+)
+
+
+@pytest.mark.parametrize("more", [dict(), dict(gradient_checkpointing=True, num_iterations=2, max_steps=4)])
+def test_sharded_weights_take_the_steps_of_whole_ones(tmp_path, more):
+    """FSDP2: the same samples, the same update, the reference included."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, **more}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2, beta=0.1)
+    double = run(2, folder, tmp_path / "two", **settings, **FSDP2)
+    assert completions(single[2]) == completions(double[2])
+    assert_close(single[0], double[0])
+    assert [e["kl"] for e in single[1] if "kl" in e] == pytest.approx(
+        [e["kl"] for e in double[1] if "kl" in e], rel=1e-3, abs=1e-6
+    )
+
+
+def test_sharded_weights_are_saved_and_resumed(tmp_path):
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4}
+    settings |= {"save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch", "learning_rate": 1e-3, **FSDP2}
+    whole = run(2, folder, tmp_path / "a", **settings)
+    rest = run(2, folder, tmp_path / "b", **settings, resume=str(tmp_path / "a" / "run" / "checkpoint-3"))
+    assert_close(whole[0], rest[0], 1e-7)

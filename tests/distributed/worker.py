@@ -16,7 +16,31 @@ def by_ids(completion_ids):
     return [float((sum(ids) + len(ids)) % 5) for ids in completion_ids]
 
 
+def shard_on_cpu() -> None:
+    """Let accelerate shard (FSDP2) over gloo: it offers that for GPUs only, and the code behind it does not care."""
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
+
+    original = AcceleratorState.__init__
+
+    def patched(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        plugin = kwargs.get("fsdp_plugin") or self.__dict__.get("fsdp_plugin")
+        if plugin is not None:  # also where an instance takes over the shared state
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
+
+    AcceleratorState.__init__ = patched
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """A parameter on every process, whether it was sharded or not."""
+    full = parameter.detach()
+    return full.full_tensor() if hasattr(full, "full_tensor") else full
+
+
 def work(folder: str, out: Path, settings: dict) -> None:
+    if settings.get("fsdp"):
+        shard_on_cpu()
     recorder = Recorder(by_ids)
     adapter = settings.pop("lora", None)
     if adapter:
@@ -27,8 +51,9 @@ def work(folder: str, out: Path, settings: dict) -> None:
     trainer = make(folder, out / "run", recorder, rows(16), **settings)
     trainer.train(resume_from_checkpoint=resume)
     rank = trainer.args.process_index
+    weights = {n: whole(p) for n, p in trainer.model.named_parameters()}
     if trainer.is_world_process_zero():
-        torch.save({n: p.detach() for n, p in trainer.model.named_parameters()}, out / "weights.pt")
+        torch.save(weights, out / "weights.pt")
         (out / "log.json").write_text(json.dumps(trainer.state.log_history))
     calls = [{"prompts": c["prompts"], "ids": c["ids"]} for c in recorder.calls]
     (out / f"calls{rank}.json").write_text(json.dumps(calls))

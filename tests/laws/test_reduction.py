@@ -77,6 +77,7 @@ def test_luspo_weighs_losses_of_sequences_by_their_length():
         ("dr_grpo", "tokens_and_sequences", 0.028125),
         ("prompt_mean", "sequences", (0.125 + 0.2) / 2),
         ("prompt_mean", "tokens_and_sequences", (0.125 + 0.4 / 6) / 2),
+        ("bnpo", "sequences", 0.1625),
         ("bnpo", "tokens_and_sequences", (0.125 + 0.4 / 6) / 2),
     ],
 )

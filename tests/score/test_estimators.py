@@ -1,12 +1,14 @@
 """The estimator that the settings name, and the rules that all of them follow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.score.advantages import gdpo_advantages, group_advantages
-from covey.score.estimators import BASELINES, estimator
+from covey.score.advantages import gdpo_advantages, group_advantages, normalize_then_sum, whiten
+from covey.score.estimators import BASELINES, Outcomes, estimator
 
 NAN = float("nan")
 IDS = np.asarray([0] * 4 + [1] * 4)
@@ -14,16 +16,17 @@ LENGTHS = np.ones(8)
 WEIGHTS = [1.0, 0.5]
 VALUES = np.asarray([[1, 1], [0, 1], [0, 0], [1, 0], [0.2, 1], [0.8, 0], [0.8, 1], [0.2, NAN]])
 TOTALS = np.nansum(VALUES * WEIGHTS, axis=1)
+OUTCOMES = Outcomes(VALUES, np.broadcast_to(WEIGHTS, VALUES.shape), TOTALS, IDS, LENGTHS)
 
 
 def test_grpo_sums_and_scales_as_told():
     for scale in ("group", "batch", "none"):
-        got = estimator("grpo", "sum_then_normalize", scale, WEIGHTS)(VALUES, TOTALS, IDS, LENGTHS)
+        got = estimator("grpo", "sum_then_normalize", scale)(OUTCOMES)
         assert got.tolist() == group_advantages(TOTALS, IDS, scale).tolist()
 
 
 def test_gdpo_looks_at_each_reward():
-    got = estimator("grpo", "normalize_then_sum", "group", WEIGHTS)(VALUES, TOTALS, IDS, LENGTHS)
+    got = estimator("grpo", "normalize_then_sum")(OUTCOMES)
     assert got.tolist() == gdpo_advantages(VALUES, WEIGHTS, IDS).tolist()
 
 
@@ -31,9 +34,25 @@ def test_gdpo_leaves_a_row_out_whose_total_is_missing():
     # one required reward failed on the first row: its other values do not count either
     totals, without = TOTALS.copy(), VALUES.copy()
     totals[0], without[0] = NAN, NAN
-    got = estimator("grpo", "normalize_then_sum", "group", WEIGHTS)(VALUES, totals, IDS, LENGTHS)
+    got = estimator("grpo", "normalize_then_sum")(replace(OUTCOMES, totals=totals))
     assert got.tolist() == gdpo_advantages(without, WEIGHTS, IDS).tolist()
     assert got[0] == 0.0
+
+
+def test_gdpo_takes_the_weights_of_each_completion():
+    """Weights that differ by prompt: each prompt is as if its weights were those of all."""
+    weights = np.where(IDS[:, None] == 0, [1.0, 0.5], [0.2, 3.0])
+    got = normalize_then_sum(VALUES, weights, IDS)
+    for group, own in ((0, [1.0, 0.5]), (1, [0.2, 3.0])):
+        alike = normalize_then_sum(VALUES, own, IDS)
+        assert got[group == IDS].tolist() == alike[group == IDS].tolist()
+    estimated = estimator("grpo", "normalize_then_sum")(replace(OUTCOMES, weights=weights))
+    assert estimated.tolist() == whiten(got).tolist()
+
+
+def test_ranks_are_joined_and_their_groups_stay_apart():
+    both = Outcomes.joined([OUTCOMES, OUTCOMES])
+    assert len(set(both.groups)) == 4 and len(both.totals) == len(both.values) == len(both.weights) == 16
 
 
 EVERY = ["grpo", *BASELINES]
@@ -47,7 +66,8 @@ def columns(batch):
 
 
 def estimated(name, totals, ids, lengths):
-    return estimator(name)(totals[:, None], totals, ids, lengths)
+    values = totals[:, None]
+    return estimator(name)(Outcomes(values, np.ones_like(values), totals, ids, lengths))
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -42,6 +42,8 @@ def test_none_gated_and_failed():
     none, gated = Score(None, "not_applicable"), Score(None, "gated")
     assert not carries_signal(scored(task=[1.0, none, none]), {"task": 1.0})
     assert carries_signal(scored(task=[1.0, gated]), {"task": 1.0}), "a gated score counts as 0"
+    other_task = scored(task=[1.0, 0.0], code=[none, none])
+    assert carries_signal(other_task, {"task": 1.0, "code": 1.0}), "what does not apply drops out"
     failed = scored(totals=(1.0, None), task=[1.0, 0.0])
     assert not carries_signal(failed, {"task": 1.0}), "the second completion is left out as a whole"
 

@@ -14,7 +14,7 @@ from tests.ranks import on_ranks
 def scorer(weights, *functions, aggregation="sum_then_normalize", **kwargs):
     rewards = [Reward(f, f.__name__) for f in functions]
     named = {r.name: w for r, w in zip(rewards, weights, strict=True)}
-    return Scorer(rewards, named, estimator("grpo", aggregation, "group", weights), **kwargs)
+    return Scorer(rewards, named, estimator("grpo", aggregation, "group"), **kwargs)
 
 
 def numbers(name, *values):
@@ -94,12 +94,12 @@ def test_statistics_beyond_a_group_are_taken_over_all_ranks(group):
 
     def on_rank(rank, gather):
         s = scorer([1], numbers("f", *((1, 0), (10, 4))[rank]), gather=gather, rank=rank)
-        s.estimate = estimator("grpo", "sum_then_normalize", "batch", [1.0])
+        s.estimate = estimator("grpo", "sum_then_normalize", "batch")
         (scored,), _ = s.score([(one, two)[rank]])
         return scored.advantages
 
     both = scorer([1], numbers("f", 1, 0, 10, 4))
-    both.estimate = estimator("grpo", "sum_then_normalize", "batch", [1.0])
+    both.estimate = estimator("grpo", "sum_then_normalize", "batch")
     (left, right), _ = both.score([one, two])
     shares = on_ranks(2, on_rank)
     assert shares[0] == pytest.approx(left.advantages)

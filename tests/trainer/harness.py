@@ -20,6 +20,7 @@ TRAINER_ARGUMENTS = (
     "processing_class",
     "reward_processing_classes",
     "optimizers",
+    "loss",
 )
 MANY_ENDS = {"eos_token_id": [EOS, *range(30, 42)]}
 """A generation config under which random completions end early and at different lengths."""

@@ -27,6 +27,13 @@ def test_top_entropy_tokens():
     assert all(c.all() for c in top_entropy(entropies, masks, 1.0, alone))
 
 
+def test_tokens_that_tie_up_to_rounding_are_chosen_together():
+    """Three first tokens of one group: which of them is largest is an accident of the batch."""
+    for noise in ([0.0, 1e-7, -1e-7], [1e-7, 0.0, -1e-7]):
+        (chosen,) = top_entropy([tensor(*(0.9 + n for n in noise), 0.1)], [yes(range(4))], 0.25, alone)
+        assert chosen.tolist() == [True, True, True, False]
+
+
 def test_masked_tokens_are_not_counted():
     entropies, masks = [tensor(0.1, 5.0, 0.3)], [torch.tensor([True, False, True])]
     (chosen,) = top_entropy(entropies, masks, 0.5, alone)
@@ -51,6 +58,7 @@ LOGPROBS, ADVANTAGES = tensor(-1.0, -3.0, 0.0, -4.0), tensor(1.0, 1.0, -1.0, -1.
         (1e-6, None, [3]),  # at least one
         (0.25, (0.5, 1.5), [0]),
         (1.0, (0.5, 5.0), [0, 3]),
+        (0.5, (0.5, 5.0), [0, 3]),  # a share of all tokens, not of those within the bounds
         (1.0, (3.0, 5.0), []),
     ],
 )

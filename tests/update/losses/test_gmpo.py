@@ -24,6 +24,12 @@ def test_a_clipped_token_has_no_gradient_and_the_others_share_it():
     assert metrics["clip_ratio/high_mean"].value == pytest.approx(1 / 3)
 
 
+def test_shares_of_clipped_tokens_are_counted_at_the_bounds_of_the_log_ratio():
+    # -0.45 is below -0.4 and above log(1 - 0.4); 0.38 is above log(1 + 0.4) and below 0.4
+    _, metrics = LOSS(terms([[-0.3, -0.45], [0.38, 0.45]], [-1.0, 1.0]))
+    assert metrics["clip_ratio/low_mean"].value == metrics["clip_ratio/high_mean"].value == 0.25
+
+
 def test_the_clip_is_on_the_side_of_the_advantage():
     gaps = tensor(0.6, -0.6, 0.6, -0.6)
     assert one_sided(gaps, tensor(1.0, 1.0, -1.0, -1.0), 0.3, 0.4).tolist() == [0.4, -0.6, 0.6, -0.3]
