@@ -22,6 +22,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from covey.checkpoint.timing import ends_epoch
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 ECHO_SECONDS = 1.0
@@ -43,20 +45,24 @@ class StopSignals:
     """Notes signals while a run goes on.
 
     Args:
+        says_so: whether to say on stderr that a signal was taken; one process does.
         echoes: whether the same Ctrl-C may come twice, as under a launcher of several processes.
+        clock: seconds, for tests.
     """
 
-    def __init__(self, echoes: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self.received = 0
+    def __init__(
+        self, says_so: bool = True, echoes: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.received: int = 0
         """Number of the first signal; 0: none came."""
-        self._echoes, self._clock = echoes, clock
+        self._says_so, self._echoes, self._clock = says_so, echoes, clock
         self._since = 0.0
         self._before: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Signals are noted inside, and handled as before again afterwards."""
-        self.received = 0
+        self.received, self._before = 0, {}
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -65,10 +71,14 @@ class StopSignals:
                 self._listen(number)
             yield
         finally:
-            before, self._before = self._before, {}
-            for number, handler in before.items():
+            for number, handler in self._before.items():
                 signal.signal(number, handler)
-            self._pass_on(before)
+
+    def pass_on(self) -> None:
+        """Give the signal to the handler that the program had set itself, if any."""
+        handler = self._before.get(self.received)
+        if callable(handler) and handler is not signal.default_int_handler:
+            handler(self.received, None)
 
     def _listen(self, number: int) -> None:
         before = signal.getsignal(number)
@@ -80,17 +90,17 @@ class StopSignals:
         now = self._clock()
         if not self.received:
             self.received, self._since = number, now
-            said = f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving. Ctrl-C again stops at once, unsaved.\n"
-            # print() is not to be called from a handler: it may have interrupted itself.
-            os.write(2, said.encode())
+            self._say(
+                f"{NAMES[signal.Signals(number)]}: finishing this step, then saving. Ctrl-C stops at once."
+            )
         elif number == signal.SIGINT and not (self._echoes and now - self._since < ECHO_SECONDS):
             self.received = 0
             raise KeyboardInterrupt
 
-    def _pass_on(self, before: dict[int, Any]) -> None:
-        handler = before.get(self.received)
-        if callable(handler) and handler is not signal.default_int_handler:
-            handler(self.received, None)
+    def _say(self, text: str) -> None:
+        if self._says_so:  # print() is not to be called from a handler: it may have interrupted itself
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{text}\n".encode())
 
 
 class StopAfterStep(TrainerCallback):
@@ -115,14 +125,14 @@ class StopAfterStep(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """An evaluation may take long: what came meanwhile does not wait for another step."""
-        if state.global_step and control.should_evaluate:
+        if state.global_step:
             self._look(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The Trainer closes the epoch when it stops inside, as if it were over; a resumed run closes it again."""
         if not self.stopped_by:
             return
-        if not float(state.epoch).is_integer():
+        if not ends_epoch(state):
             control.should_log = control.should_evaluate = control.should_save = False
         if self._saved_at != state.global_step:
             control.should_save = True
@@ -152,8 +162,8 @@ def farewell(
         lines.append(f"Checkpoint {step} could not be saved: {fault}.")
     if saved is None:
         return "\n".join([*lines, "There is no checkpoint; the run starts again at the beginning."])
-    lines.append(f"Saved in {saved}. To go on from there to the same end:")
-    if command is not None:
-        return "\n".join([*lines, f"    {command}"])
+    if step >= steps and fault is None:
+        return "\n".join([*lines, f"The run had come to its end; it is saved in {saved}."])
     script = f"  # in {sys.argv[0]}" if sys.argv and sys.argv[0].endswith(".py") else ""
-    return "\n".join([*lines, f"    trainer.train(resume_from_checkpoint=True){script}"])
+    call = command or f"trainer.train(resume_from_checkpoint=True){script}"
+    return "\n".join([*lines, f"Saved in {saved}. To go on from there:", f"    {call}"])

@@ -158,7 +158,13 @@ def test_sharded_weights_take_the_steps_of_whole_ones(tmp_path, more):
 def test_sharded_weights_are_saved_and_resumed(tmp_path):
     folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
     settings = {**SETTINGS, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4}
-    settings |= {"save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch", "learning_rate": 1e-3, **FSDP2}
+    settings |= {
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "optim": "adamw_torch",
+        "learning_rate": 1e-3,
+        **FSDP2,
+    }
     whole = run(2, folder, tmp_path / "a", **settings)
     rest = run(2, folder, tmp_path / "b", **settings, resume=str(tmp_path / "a" / "run" / "checkpoint-3"))
     assert_close(whole[0], rest[0], 1e-7)

@@ -127,4 +127,6 @@ def test_shares_of_clipped_tokens_count_only_where_the_clip_acts():
 
 def test_the_shares_are_taken_at_the_bounds_of_the_loss():
     _, metrics = Clipped(CLIP)(terms([[math.log(1.25)], [math.log(1.5)], [math.log(0.75)]], [1.0, 1.0, -1.0]))
-    assert metrics["clip_ratio/high_mean"].value == metrics["clip_ratio/low_mean"].value == pytest.approx(1 / 3)
+    assert (
+        metrics["clip_ratio/high_mean"].value == metrics["clip_ratio/low_mean"].value == pytest.approx(1 / 3)
+    )

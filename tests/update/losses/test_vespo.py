@@ -37,4 +37,6 @@ def test_far_apart_is_finite():
     for gap in (-1000.0, -50.0, 50.0, 1000.0):
         losses, _ = Vespo()(terms([[gap, gap]], [1.0]))
         assert torch.isfinite(losses).all()
-    assert soft_weight(tensor(-1000.0), 2.0, 3.0).item() == pytest.approx(math.exp(3) * 1e-16, rel=1e-6, abs=0)
+    assert soft_weight(tensor(-1000.0), 2.0, 3.0).item() == pytest.approx(
+        math.exp(3) * 1e-16, rel=1e-6, abs=0
+    )
