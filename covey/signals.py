@@ -25,7 +25,7 @@ from transformers import TrainerCallback
 from covey.checkpoint.timing import ends_epoch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 ECHO_SECONDS = 1.0
 """A launcher of several processes passes on a Ctrl-C that the terminal has sent to all of them already."""
 
@@ -71,8 +71,8 @@ class StopSignals:
                 self._listen(number)
             yield
         finally:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
+            for own, handler in self._before.items():
+                signal.signal(own, handler)
 
     def pass_on(self) -> None:
         """Give the signal to the handler that the program had set itself, if any."""
@@ -86,13 +86,11 @@ class StopSignals:
         if before not in (signal.SIG_IGN, None):
             self._before[number] = signal.signal(number, self._note)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, _: FrameType | None) -> None:
         now = self._clock()
         if not self.received:
-            self.received, self._since = number, now
-            self._say(
-                f"{NAMES[signal.Signals(number)]}: finishing this step, then saving. Ctrl-C stops at once."
-            )
+            self.received, self._since = int(number), now
+            self._say(f"{NAMES[number]}: finishing this step, then saving. Ctrl-C stops at once.")
         elif number == signal.SIGINT and not (self._echoes and now - self._since < ECHO_SECONDS):
             self.received = 0
             raise KeyboardInterrupt
@@ -157,7 +155,7 @@ def farewell(
         fault: why the checkpoint of this step could not be saved; None: it was.
         command: the command that goes on, where the program knows one.
     """
-    lines = [f"Stopped by {NAMES[signal.Signals(number)]} after step {step} of {steps}."]
+    lines = [f"Stopped by {NAMES[number]} after step {step} of {steps}."]
     if fault is not None:
         lines.append(f"Checkpoint {step} could not be saved: {fault}.")
     if saved is None:

@@ -76,6 +76,7 @@ class WholeCheckpoints(Trainer):
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             rotate(run, self.args.save_total_limit, [target, *([Path(best)] if best else [])])
+            shutil.rmtree(run / STAGING, ignore_errors=True)
         if self._push_waits:
             super()._push_from_checkpoint(str(target))
 
