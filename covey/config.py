@@ -169,6 +169,15 @@ class GRPOConfig(TrainingArguments):
         "Completions that hit the length limit count in mean and spread of their group; else they get advantage 0.",
     )
 
+    dynamic_sampling: bool = _help(
+        False, "Replace groups whose rewards all agree by fresh prompts, before the update."
+    )
+    dynamic_sampling_rounds: int = _help(3, "Sample so many times more at most.")
+    dynamic_sampling_rewards: list[str] | None = _help(
+        None,
+        "Names of the task rewards, which decide whether a group teaches something. Default: all rewards.",
+    )
+
     # --- update
     loss_type: str = _help("dapo", f"The loss, and how it is summed up: {', '.join(LOSS_TYPES)}.")
     epsilon: float = _help(
@@ -369,6 +378,7 @@ class GRPOConfig(TrainingArguments):
             )
 
     def _check_score(self) -> None:
+        _at_least("dynamic_sampling_rounds", self.dynamic_sampling_rounds, 1)
         if isinstance(self.scale_rewards, bool):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         _one_of("scale_rewards", self.scale_rewards, SCALES)

@@ -75,6 +75,11 @@ CONDITIONS = (
         "without use_adaptive_entropy",
     ),
     Condition(
+        ("dynamic_sampling_rounds", "dynamic_sampling_rewards"),
+        lambda s: s.dynamic_sampling,
+        "without dynamic_sampling",
+    ),
+    Condition(
         ("importance_sampling_mode", "importance_sampling_cap", "importance_sampling_floor"),
         lambda s: s.importance_sampling_correction,
         "without importance_sampling_correction",

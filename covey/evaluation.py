@@ -40,9 +40,9 @@ def sample_and_score(
     for first in range(0, len(prompts), size):
         part = prompts[first : first + size]
         sampled = in_order(part, engine.generate(part, group_size, settings))
-        scored, noted = scorer.judge(sampled, trainer_state)
+        judged, noted = scorer.judge(sampled, trainer_state)
         metrics = merge(metrics, noted, completion_metrics(sampled))
-        groups += scored
+        groups += [j.scored for j in judged]
     return groups, metrics
 
 

@@ -32,7 +32,7 @@ from covey.checkpoint.saving import WholeCheckpoints
 from covey.checkpoint.state import RunState, check_reward_states, load_state, save_state
 from covey.checkpoint.timing import EndOfEpoch, is_over
 from covey.config import GRPOConfig
-from covey.errors import CoveyWarning, DatasetError
+from covey.errors import ConfigError, CoveyWarning, DatasetError
 from covey.evaluation import Evaluation, sample_and_score, summary
 from covey.groups import Group, Prompt, ScoredGroup
 from covey.guard import Guard
@@ -40,16 +40,18 @@ from covey.hardware import peak_memory_mb
 from covey.metrics import Largest, Ledger, Mean, Metric, Total, merge
 from covey.plan import warn_if_cycled
 from covey.recording import Recording, resolved_display
+from covey.refill import refilled
 from covey.rewards.mixture import Mixture
 from covey.runs.environment import dataset_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.engine import Engine, in_order
-from covey.sample.loader import WindowSampler, WindowStream, map_loader, stream_loader
+from covey.sample.loader import Numbered, WindowSampler, WindowStream, map_loader, stream_loader
 from covey.sample.native import NativeEngine
 from covey.sample.prompts import seed_keys
 from covey.score.advantages import Scale
 from covey.score.estimators import estimator
-from covey.score.scorer import Scorer, completion_metrics, no_task_metrics, task_metrics
+from covey.score.filters import carries_signal
+from covey.score.scorer import Judged, Scorer, completion_metrics, no_task_metrics, task_metrics
 from covey.score.shaping import Shaping
 from covey.score.signals import Signals
 from covey.signals import RunStopped, StopAfterStep, StopSignals, farewell
@@ -190,6 +192,13 @@ class GRPOTrainer(WholeCheckpoints):
         )
         rewards.tasks |= set(setup.task_names(self.train_dataset, args.task_column))
         fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
+        self.weights = weights
+        unknown = set(args.dynamic_sampling_rewards or ()) - set(weights)
+        if unknown:
+            raise ConfigError(
+                f"dynamic_sampling_rewards names {', '.join(map(repr, sorted(unknown)))}; the rewards are "
+                f"{', '.join(map(repr, weights))}."
+            )
         shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
         self.rewards = rewards
         self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index, shaping)
@@ -246,23 +255,69 @@ class GRPOTrainer(WholeCheckpoints):
             self.window.open(self._micro_batches(scored, device), self.args.num_iterations)
         self._step_batches = self.window.next(num_batches)
         self._note({f"time/{phase}": Mean(0.0, 1.0) for phase in PHASES})
+        self._note({"loss": Mean(0.0, 0.0)})  # known by name, even if the first steps' are not finite
         tokens = sum(int(b.mask.sum()) for b in self._step_batches)
         return [{"batch": b} for b in self._step_batches], torch.tensor(tokens, device=device)
 
-    def _sample_and_score(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> list[ScoredGroup]:
+    def _sample_and_score(self, rows: Sequence[Numbered]) -> list[ScoredGroup]:
         """A window's scored groups: this process's own, or all of them where groups straddle processes."""
+        size = self.plan.prompts_per_window
+        rounds = self.plan.window // self.plan.steps_per_generation
+        own = _parts(self._own_prompts(rows[:size]), rounds)
+        reserve = _parts(rows[size:], rounds)
+        scored = [s for part, more in zip(own, reserve, strict=True) for s in self._score(part, more)]
+        everything = self._in_order_of_window(scored, size)
+        if self.recording is not None:
+            self.recording.groups(self.state.global_step + 1, everything)
+        return scored if self.plan.keeps_groups_whole else everything
+
+    def _own_prompts(self, rows: Sequence[Numbered]) -> list[Prompt]:
+        """Those of a window's prompts whose groups this process samples and scores."""
         keys = seed_keys([number for number, _ in rows])
-        prompts = [
+        return [
             self.reader.read(row, number, key)
             for position, ((number, row), key) in enumerate(zip(rows, keys, strict=True))
             if self.plan.owner(position) == self.args.process_index
         ]
-        rounds = self.plan.window // self.plan.steps_per_generation
-        scored = [s for part in _parts(prompts, rounds) for s in self._score(self._sample(part))]
-        everything = self._in_order_of_window(scored, len(rows))
-        if self.recording is not None:
-            self.recording.groups(self.state.global_step + 1, everything)
-        return scored if self.plan.keeps_groups_whole else everything
+
+    def _score(self, prompts: Sequence[Prompt], reserve: Sequence[Numbered]) -> list[ScoredGroup]:
+        """Scored groups of these prompts, or of fresh ones where dynamic sampling replaced them."""
+        judged = self._attempt(prompts)
+        if self.args.dynamic_sampling:
+            judged, metrics = refilled(
+                judged,
+                self._has_signal,
+                self._fresh_prompts(reserve),
+                self.args.dynamic_sampling_rounds,
+                self._attempt,
+                self._gather,
+            )
+            self._note(metrics)
+        with self._timed("score"):
+            scored, metrics = self.scorer.settle(judged)
+        self._note(metrics)
+        self.signals.check(scored, self.state.global_step)
+        return scored
+
+    def _attempt(self, prompts: Sequence[Prompt]) -> list[Judged]:
+        """Sample groups and ask the rewards."""
+        groups = self._sample(prompts)
+        with self._timed("score"):
+            judged, metrics = self.scorer.judge(groups, self.state, self._kl_penalties(groups))
+        tasks = task_metrics([j.scored for j in judged], self.args.task_column)
+        self._note(merge(metrics, completion_metrics(groups), tasks, _token_metrics(groups)))
+        return judged
+
+    def _has_signal(self, judged: Judged) -> bool:
+        names = self.args.dynamic_sampling_rewards or list(judged.scored.scores)
+        weights = dict.fromkeys(names, 1.0) if self.args.dynamic_sampling_rewards else self.weights
+        per_reward = self.args.multi_objective_aggregation == "normalize_then_sum"
+        return carries_signal(judged.scored, {n: weights[n] for n in names}, per_reward)
+
+    def _fresh_prompts(self, rows: Sequence[Numbered]) -> list[Prompt]:
+        """This process's share of the rows kept for dynamic sampling."""
+        own = rows[self.args.process_index :: self.args.world_size]
+        return [self.reader.read(row, number, (number, 0)) for number, row in own]
 
     def _sample(self, prompts: Sequence[Prompt]) -> list[Group]:
         window = self.state.global_step * self.plan.accumulation // self.plan.window_passes
@@ -270,14 +325,6 @@ class GRPOTrainer(WholeCheckpoints):
         with self._timed("sample"):
             self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
             return in_order(prompts, self.engine.generate(prompts, self.plan.group_size, settings))
-
-    def _score(self, groups: list[Group]) -> list[ScoredGroup]:
-        with self._timed("score"):
-            scored, metrics = self.scorer.score(groups, self.state, self._kl_penalties(groups))
-        self._note(merge(metrics, completion_metrics(groups), task_metrics(scored, self.args.task_column)))
-        self._note(_token_metrics(groups))
-        self.signals.check(groups, scored, self.state.global_step)
-        return scored
 
     def _in_order_of_window(self, scored: list[ScoredGroup], count: int) -> list[ScoredGroup]:
         """Every process's groups in the order of the window."""
@@ -512,10 +559,16 @@ class GRPOTrainer(WholeCheckpoints):
     def get_train_dataloader(self) -> Any:
         """Rows of whole windows, one item per micro-batch; the same on every process."""
         plan = self.plan
+        rounds = self.args.dynamic_sampling_rounds if self.args.dynamic_sampling else 0
+        reserve = plan.prompts_per_window * rounds
         if self.kept_rows is None:
             return stream_loader(
                 WindowStream(
-                    self.train_dataset, plan.prompts_per_window, plan.window_passes, self.reader.is_kept
+                    self.train_dataset,
+                    plan.prompts_per_window,
+                    plan.window_passes,
+                    self.reader.is_kept,
+                    reserve,
                 )
             )
         steps_per_epoch = plan.steps_per_epoch
@@ -527,6 +580,7 @@ class GRPOTrainer(WholeCheckpoints):
             plan.windows_per_epoch,
             self.args.seed if self.args.shuffle_dataset else None,
             lambda: self.state.global_step // steps_per_epoch,
+            reserve,
         )
         return map_loader(self.train_dataset, sampler)
 

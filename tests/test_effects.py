@@ -105,6 +105,9 @@ CASES = {
 TESTED_ELSEWHERE = {
     "reward_weights": "tests/score/test_scorer.py",
     "num_iterations": "tests/trainer/test_update.py",
+    "dynamic_sampling": "tests/trainer/test_dynamic_sampling.py",
+    "dynamic_sampling_rounds": "tests/trainer/test_dynamic_sampling.py",
+    "dynamic_sampling_rewards": "tests/trainer/test_dynamic_sampling.py",
     "sync_ref_model": "tests/trainer/test_adapters.py",
     "ref_model_mixup_alpha": "tests/update/test_reference.py",
     "ref_model_sync_steps": "tests/trainer/test_objectives.py",
@@ -172,6 +175,8 @@ INEFFECTIVE = [
     ({"use_bias_correction_kl": False, "beta": 0.1, "kl_in_reward": True}, "kl_in_reward"),
     ({"sync_ref_model": True}, "beta=0"),
     ({"ref_model_sync_steps": 3, "beta": 0.1}, "without sync_ref_model"),
+    ({"dynamic_sampling_rounds": 5}, "without dynamic_sampling"),
+    ({"dynamic_sampling_rewards": ("a",)}, "without dynamic_sampling"),
     ({"ref_model_mixup_alpha": 0.1, "beta": 0.1}, "without sync_ref_model"),
     ({"entropy_target": 0.3}, "without use_adaptive_entropy"),
     ({"entropy_coef_delta": 0.3, "entropy_coef": 0.1}, "without use_adaptive_entropy"),

@@ -68,6 +68,7 @@ RUNS = [
     {"loss_type": "vespo"},
     {"loss_type": "dppo"},
     {"loss_type": "clip_cov"},
+    {"dynamic_sampling": True},
 ]
 
 

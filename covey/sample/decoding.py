@@ -1,11 +1,13 @@
 """Logits → one token and its log-probability per sequence.
 
-The order is: tokens that may not be drawn, repetition penalty, temperature, top-k, top-p, min-p, soft-max in float32,
-inverse CDF. Pure: logits and one uniform number per sequence in, ids and log-probabilities out.
+The order is: repetition penalty, tokens that may not be drawn, temperature, top-k, top-p, min-p, soft-max in float32,
+inverse CDF. Pure: logits and one uniform number per sequence in, ids and log-probabilities out, and a sequence's result
+does not depend on the others in the batch.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +16,12 @@ from torch import Tensor
 from covey.sample.settings import Sampling
 
 NEVER = float("-inf")
+
+BLOCK = 128
+"""Tokens whose probabilities are summed before the search: the search runs over blocks, then inside one."""
+
+ALMOST_ONE = 1 - 2**-52
+"""A float64 that times any other is below it."""
 
 
 @dataclass(frozen=True)
@@ -27,47 +35,126 @@ class Drawn:
     """Under the policy's own distribution at the temperature."""
 
 
-def draw(logits: Tensor, adjusted: Tensor, uniform: Tensor, settings: Sampling) -> Drawn:
+@dataclass(frozen=True)
+class Limits:
+    """What the options take away from the next token; None: nothing."""
+
+    columns: Tensor | None = None
+    """Ids that some sequences may not draw, shape (columns,)."""
+    blocked: Tensor | None = None
+    """Which sequences may not draw them, shape (sequences, columns)."""
+    never: Tensor | None = None
+    """More ids that may not be drawn, a mask of shape (sequences, vocab)."""
+    seen: Tensor | None = None
+    """Ids that the repetition penalty applies to, a mask of shape (sequences, vocab)."""
+
+
+NO_LIMITS = Limits()
+
+
+def draw(logits: Tensor, uniform: Tensor, settings: Sampling, limits: Limits = NO_LIMITS) -> Drawn:
     """Draw one token per sequence.
 
     Args:
-        logits: what the policy gave, shape (sequences, vocab).
-        adjusted: the same after penalties, tokens that may not be drawn at minus infinity.
-        uniform: numbers in [0, 1), shape (sequences,).
-        settings: temperature and truncation.
+        logits: what the policy gave, shape (sequences, vocab); overwritten.
+        uniform: numbers in [0, 1), shape (sequences,), float64.
+        settings: temperature, truncation and penalty.
+        limits: tokens that may not be drawn, and those that are penalised.
     """
-    logprobs = sampling_logprobs(adjusted, settings)
-    ids = logprobs.argmax(-1) if settings.greedy else inverse_cdf(logprobs.exp(), uniform)
-    drawn = logprobs.gather(-1, ids[:, None])[:, 0]
-    if not settings.changes_distribution:
-        return Drawn(ids, drawn, drawn)
-    plain = torch.log_softmax(logits.float() / settings.temperature, -1)
-    return Drawn(ids, drawn, plain.gather(-1, ids[:, None])[:, 0])
+    scaled = at_temperature(logits, settings.temperature)
+    if limits.seen is not None or limits.never is not None or settings.is_truncated:
+        return _draw_changed(scaled, uniform, settings, limits)
+    removed = _remove(scaled, limits)
+    ids, probabilities = _pick(scaled, uniform, settings.greedy)
+    logprobs = probabilities.log()
+    if removed is None:
+        return Drawn(ids, logprobs, logprobs)
+    picked = _at(scaled, ids)
+    # log Z of what is left is picked - logprobs; together with the removed part it is that of the whole vocabulary.
+    return Drawn(ids, logprobs, picked - torch.logaddexp(picked - logprobs, removed))
 
 
-def sampling_logprobs(logits: Tensor, settings: Sampling) -> Tensor:
-    """Log-probabilities at the temperature, tokens outside of top-k, top-p and min-p at minus infinity."""
-    scaled = logits.float() / settings.temperature
-    if not settings.is_truncated:
-        return torch.log_softmax(scaled, -1)
-    scaled = keep_top_k(scaled, settings.top_k)
-    scaled = keep_top_p(scaled, settings.top_p)
-    scaled = keep_min_p(scaled, settings.min_p)
-    return torch.log_softmax(scaled, -1)
+def _draw_changed(plain: Tensor, uniform: Tensor, settings: Sampling, limits: Limits) -> Drawn:
+    """The same where the distribution changes in more than a few columns."""
+    total = plain.logsumexp(-1)
+    changed = plain.clone()
+    if limits.seen is not None:
+        changed = penalize_repetition(changed, limits.seen, settings.repetition_penalty)
+    if limits.never is not None:
+        changed = changed.masked_fill(limits.never, NEVER)
+    _remove(changed, limits)
+    changed = keep_min_p(keep_top_p(keep_top_k(changed, settings.top_k), settings.top_p), settings.min_p)
+    ids, probabilities = _pick(changed, uniform, settings.greedy)
+    return Drawn(ids, probabilities.log(), _at(plain, ids) - total)
+
+
+def at_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Logits in float32, divided by the temperature; memory of its own where the logits were not float32."""
+    return logits.float() if temperature == 1.0 else logits.float() / temperature
+
+
+def _remove(logits: Tensor, limits: Limits) -> Tensor | None:
+    """Set blocked columns to minus infinity, in place; returns the log-sum-exp of what was there, per sequence."""
+    if limits.columns is None or limits.blocked is None:
+        return None
+    there = logits.index_select(-1, limits.columns)
+    left = there.masked_fill(limits.blocked, NEVER)
+    logits.index_copy_(-1, limits.columns, left)
+    return there.masked_fill(~limits.blocked, NEVER).logsumexp(-1)
+
+
+def _pick(logits: Tensor, uniform: Tensor, greedy: bool) -> tuple[Tensor, Tensor]:
+    """Ids, and the probabilities with which they were drawn."""
+    probabilities = torch.softmax(logits, -1)
+    ids = logits.argmax(-1) if greedy else inverse_cdf(probabilities, uniform)
+    return ids, _at(probabilities, ids)
+
+
+def _at(values: Tensor, ids: Tensor) -> Tensor:
+    return values.gather(-1, ids[:, None])[:, 0]
 
 
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """The token in whose interval of the cumulative distribution the uniform number falls.
 
-    A token of probability 0 is never drawn, whatever the rounding of the sum: its interval is empty, and a number at
-    or beyond the end of the sum takes the last token that has an interval.
+    Two levels: sums over blocks of the vocabulary say which block, a cumulative sum inside it says which token. A token
+    of probability 0 is never drawn, whatever the rounding of the sums: the search is for the first edge above a number
+    that is kept below the last edge, and an edge above the one before it closes an interval that is not empty.
+
+    Args:
+        probabilities: non-negative, not necessarily normalised; shape (sequences, vocab), float32.
+        uniform: numbers in [0, 1), shape (sequences,), float64.
     """
-    cumulative = probabilities.double().cumsum(-1)
-    total = cumulative[:, -1:]
-    target = uniform.double()[:, None] * total
-    found = torch.searchsorted(cumulative, target, right=True)[:, 0]
-    last = torch.searchsorted(cumulative, total.contiguous(), right=False)[:, 0]
-    return torch.minimum(found, last)
+    vocab = probabilities.shape[-1]
+    sums = _block_sums(probabilities)
+    edges = sums.cumsum(-1)
+    target = uniform.clamp(max=ALMOST_ONE)[:, None] * edges[:, -1:]
+    # What is not a number is below no edge.
+    block = torch.searchsorted(edges, target, right=True).clamp_(max=edges.shape[-1] - 1)
+    within = _within(probabilities, block).cumsum(-1)
+    inside = (target - edges.gather(-1, block)).add_(sums.gather(-1, block)).clamp_(min=0)
+    inside = torch.minimum(inside, within[:, -1:] * ALMOST_ONE)
+    ids = block * BLOCK + torch.searchsorted(within, inside, right=True)
+    return ids[:, 0].clamp_(max=vocab - 1)
+
+
+def _block_sums(probabilities: Tensor) -> Tensor:
+    """Sums over consecutive blocks, shape (sequences, blocks), float64; the last block may be shorter."""
+    whole = probabilities.shape[-1] // BLOCK * BLOCK
+    sums = probabilities[:, :whole].unflatten(-1, (-1, BLOCK)).sum(-1) if whole else probabilities[:, :0]
+    if whole < probabilities.shape[-1]:
+        sums = torch.cat([sums, probabilities[:, whole:].sum(-1, keepdim=True)], -1)
+    return sums.double()
+
+
+def _within(probabilities: Tensor, block: Tensor) -> Tensor:
+    """Probabilities of one block per sequence, 0 beyond the vocabulary; shape (sequences, BLOCK), float64."""
+    vocab = probabilities.shape[-1]
+    columns = block * BLOCK + torch.arange(BLOCK, device=block.device)
+    if vocab % BLOCK == 0:
+        return probabilities.gather(-1, columns).double()
+    there = probabilities.gather(-1, columns.clamp(max=vocab - 1)).double()
+    return there.masked_fill_(columns >= vocab, 0)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -93,7 +180,7 @@ def keep_min_p(logits: Tensor, p: float) -> Tensor:
     """Tokens with at least p times the probability of the most probable one (arXiv:2407.01082); 0: all."""
     if p <= 0.0:
         return logits
-    threshold = logits.max(-1, keepdim=True).values + torch.log(torch.tensor(p))
+    threshold = logits.max(-1, keepdim=True).values + math.log(p)
     return logits.masked_fill(logits < threshold, NEVER)
 
 

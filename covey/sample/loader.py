@@ -42,6 +42,7 @@ class WindowSampler(Sampler[list[int]]):
         windows: windows per epoch.
         seed: of the order; None keeps the order of the dataset.
         epoch: tells which epoch begins; each has an order of its own.
+        reserve: more rows per window, behind its own: other rows than those, in an order of the window's own.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class WindowSampler(Sampler[list[int]]):
         windows: int,
         seed: int | None,
         epoch: Callable[[], int],
+        reserve: int = 0,
     ) -> None:
-        self.kept = np.asarray(kept)
+        self.kept, self.reserve = np.asarray(kept), reserve
         self.prompts_per_window, self.window_passes, self.windows = prompts_per_window, window_passes, windows
         self.seed, self.epoch = seed, epoch
 
@@ -61,18 +63,26 @@ class WindowSampler(Sampler[list[int]]):
         return self.windows * self.window_passes
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._order(self.epoch())
+        epoch = self.epoch()
+        order = self._order(epoch)
         for window in range(self.windows):
             start = window * self.prompts_per_window
-            yield [int(order[i % len(order)]) for i in range(start, start + self.prompts_per_window)]
+            rows = [int(order[i % len(order)]) for i in range(start, start + self.prompts_per_window)]
+            yield rows + self._reserved(rows, epoch, window)
             yield from ([] for _ in range(self.window_passes - 1))
 
     def _order(self, epoch: int) -> Any:
-        if self.seed is None:
-            return self.kept
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch]))).permutation(
-            self.kept
-        )
+        return self.kept if self.seed is None else _generator(self.seed, epoch).permutation(self.kept)
+
+    def _reserved(self, taken: list[int], epoch: int, window: int) -> list[int]:
+        if not self.reserve:
+            return []
+        others = np.setdiff1d(self.kept, taken)
+        return [int(i) for i in _generator(self.seed or 0, epoch, window).permutation(others)[: self.reserve]]
+
+
+def _generator(*key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
 
 
 class WindowStream(IterableDataset[list[Numbered]]):
@@ -84,14 +94,15 @@ class WindowStream(IterableDataset[list[Numbered]]):
         prompts_per_window: int,
         window_passes: int,
         keep: Callable[[Mapping[str, Any], int], bool],
+        reserve: int = 0,
     ) -> None:
-        self.rows, self.keep = rows, keep
+        self.rows, self.keep, self.reserve = rows, keep, reserve
         self.prompts_per_window, self.window_passes = prompts_per_window, window_passes
 
     def __iter__(self) -> Iterator[list[Numbered]]:
         rows = self._endless()
         while True:
-            yield [next(rows) for _ in range(self.prompts_per_window)]
+            yield [next(rows) for _ in range(self.prompts_per_window + self.reserve)]
             yield from ([] for _ in range(self.window_passes - 1))
 
     def _endless(self) -> Iterator[Numbered]:

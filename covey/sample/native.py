@@ -1,152 +1,254 @@
-"""The engine that needs nothing but PyTorch: decodes with the policy's own forward pass and a key-value cache.
+"""The engine that needs nothing but PyTorch.
 
-Each distinct prompt is read once, its keys and values are repeated for its group, and sequences leave the batch when
-they end. Prompts are padded on the left; positions are passed to the model, so that models with absolute positions see
-the same numbers as without padding.
+Policies of the Llama family are decoded by the fast path, with the engine's own forward pass; every other causal model by the
+general path, with the model's own. Before the fast path is used for a policy its log-probabilities are compared with the
+model's.
 """
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from transformers import DynamicCache
+from torch import nn
 
-from covey.causal import accepted_arguments
-from covey.errors import EngineError
+from covey.causal import innermost
+from covey.errors import CoveyWarning, EngineError
 from covey.groups import Group, Prompt
-from covey.sample.decoding import NEVER, draw, penalize_repetition
-from covey.sample.lending import lent
-from covey.sample.restrictions import forbidden, has_restrictions
-from covey.sample.rows import Decode, Row, new_rows
+from covey.sample import selfcheck
+from covey.sample.batch import coarse
+from covey.sample.drafts import Memory
+from covey.sample.family import why_not
+from covey.sample.fast import Limits, layout_of, sample_fast
+from covey.sample.general import sample_generally
+from covey.sample.graphs import Graphs
+from covey.sample.memory import cache_budget
 from covey.sample.settings import Sampling
+from covey.sample.stops import INTERVAL, Decode
+from covey.sample.weights import Weights, refill, weights_of
+
+Path = Literal["auto", "fast", "general"]
+
+GRAPHED = ("cuda",)
+"""Kinds of devices on which steps are captured as graphs."""
 
 
 class NativeEngine:
-    """Samples with the policy's own forward pass; see `covey.sample.engine.Engine` for the contract.
+    """Samples inside the process; see `covey.sample.engine.Engine` for the contract.
 
     Args:
         decode: token ids → text without end and padding tokens.
-        autocast: makes the context in which the model computes, for example bfloat16 autocast.
+        autocast: makes the context in which the policy computes, for example bfloat16 autocast. The fast path takes its
+            dtype.
+        path: "fast" and "general" insist on one of the paths; "auto" takes the fast one where it knows the policy.
+        dtype: what the fast path computes in; by default that of `autocast`, or of the weights.
+        memory: bytes that the cache may take; by default a part of what is free when sampling starts.
+        max_sequences: sequences that are decoded together at most.
+        prefill_tokens: tokens of prompts that are read at once.
+        shares_prompts: store a prompt once for all of its completions; by default on a CPU, for groups of several.
+        drafts: guess tokens from siblings and from earlier calls where few sequences are left (see
+            `covey.sample.drafts`); what is said does not change. By default for greedy decoding on a CPU, where it pays.
+        in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
+            dtype that the engine computes in.
+        checks: check the books of cache and scheduler after every step; for tests.
     """
 
-    def __init__(self, decode: Decode, autocast: Any = nullcontext) -> None:
+    def __init__(
+        self,
+        decode: Decode,
+        autocast: Any = nullcontext,
+        *,
+        path: Path = "auto",
+        dtype: torch.dtype | None = None,
+        memory: int | None = None,
+        max_sequences: int = 512,
+        prefill_tokens: int = 2048,
+        shares_prompts: bool | None = None,
+        drafts: bool | None = None,
+        in_place: bool | None = None,
+        checks: bool = False,
+    ) -> None:
         self.decode = decode
         self.autocast: type[AbstractContextManager[Any]] = autocast
+        self.path, self.dtype = path, dtype
+        self.memory, self.max_sequences, self.prefill_tokens = memory, max_sequences, prefill_tokens
+        self.shares_prompts, self.in_place, self.checks = shares_prompts, in_place, checks
+        self.drafts = drafts
+        self.texts = Memory()
+        """What was said in earlier calls."""
         self.policy: nn.Module | None = None
+        self.weights: Weights | None = None
+        self.graphs: Graphs | None = None
+        self._is_stale = True
+        self.reason: str | None = None
+        """Why the policy takes the general path; None: it takes the fast one, or none is known yet."""
+        self._checked: Any = None
+        """The policy whose check has passed, or failed for `reason`."""
 
     def load(self, policy: nn.Module) -> None:
-        """Sample from this module; its weights are read where they are, so nothing is copied."""
-        self.policy = policy
+        """Use the policy's weights as they are now. They are read when sampling starts."""
+        if self.policy is not policy or self.graphs is None:
+            self.release()
+        self.policy, self._is_stale = policy, True
+
+    def release(self) -> None:
+        """Give back the memory of the engine's own copy of the weights; it is made again when it is needed."""
+        self.weights = self.graphs = None
 
     def generate(self, prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> Iterator[Group]:
         if self.policy is None:
             raise EngineError("The engine has no policy yet. Call load(policy) before generate(...).")
+        # Before anything else: gathering sharded weights takes all processes, those without prompts too.
+        weights = self._prepared(self.policy)
         if not prompts:
             return
-        rows = new_rows(prompts, group_size, settings)
-        with lent(self.policy) as policy, self.autocast():
-            self._decode_all(_Forward(policy, prompts, group_size), rows, settings)
-        for position, prompt in enumerate(prompts):
-            siblings = rows[position * group_size : (position + 1) * group_size]
-            yield Group(prompt, tuple(row.completion(settings, self.decode) for row in siblings))
-
-    def _decode_all(self, forward: _Forward, rows: list[Row], settings: Sampling) -> None:
-        """Draw tokens until every sequence has ended."""
-        live = rows
-        logits = forward.prefill()
-        while True:
-            self._draw(logits, live, settings)
-            kept = [i for i, row in enumerate(live) if row.finish is None]
-            if not kept:
-                return
-            if len(kept) < len(live):
-                forward.keep(kept)
-                live = [live[i] for i in kept]
-            logits = forward.step([row.ids[-1] for row in live])
-
-    def _draw(self, logits: Tensor, rows: list[Row], settings: Sampling) -> None:
-        logits = logits.float()
-        uniform = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=logits.device)
-        drawn = draw(logits, adjusted(logits, rows, settings), uniform, settings)
-        columns = (drawn.ids.tolist(), drawn.logprobs.tolist(), drawn.policy_logprobs.tolist())
-        for row, token, logprob, policy_logprob in zip(rows, *columns, strict=True):
-            row.append(token, logprob, policy_logprob, settings, self.decode)
-
-
-def adjusted(logits: Tensor, rows: Sequence[Row], settings: Sampling) -> Tensor:
-    """Logits after the options that look at what was said so far; shape (sequences, vocab), float32."""
-    if settings.repetition_penalty != 1.0:
-        seen = torch.zeros_like(logits, dtype=torch.bool)
-        for number, row in enumerate(rows):
-            seen[number, torch.tensor([*row.prompt.ids, *row.ids], device=logits.device)] = True
-        logits = penalize_repetition(logits, seen, settings.repetition_penalty)
-    if settings.padding_id is not None:
-        logits = logits.clone()
-        logits[:, settings.padding_id] = NEVER
-    if has_restrictions(settings):
-        logits = logits.clone()
-        for number, row in enumerate(rows):
-            never = forbidden(settings, row.prompt.ids, row.ids)
-            logits[number, torch.tensor(sorted(never), dtype=torch.long, device=logits.device)] = NEVER
-    return logits
-
-
-class _Forward:
-    """The policy's forward pass over a batch of sequences that grows by a token a step."""
-
-    def __init__(self, policy: nn.Module, prompts: Sequence[Prompt], group_size: int) -> None:
-        self.policy = policy
-        self.group_size = group_size
-        self.device = next(policy.parameters()).device
-        self.prompts = [list(p.ids) for p in prompts]
-        self.accepted = accepted_arguments(policy)
-        # transformers 5.24 renames the argument.
-        self.cache_name = "cache" if "cache" in self.accepted else "past_key_values"
-        self.cache: Any = DynamicCache(config=getattr(policy, "config", None))
-        self.mask = torch.zeros(0)
-        self.positions = torch.zeros(0)
-
-    def prefill(self) -> Tensor:
-        """Read every prompt once; next-token logits for each sequence of its group, shape (sequences, vocab)."""
-        longest = max(len(ids) for ids in self.prompts)
-        padded = [[0] * (longest - len(ids)) + ids for ids in self.prompts]
-        self.mask = torch.tensor(
-            [[0] * (longest - len(i)) + [1] * len(i) for i in self.prompts], device=self.device
+        weights = self._within_window(weights, prompts, settings)
+        if weights is not None:
+            yield from self._sample_fast(weights, prompts, group_size, settings)
+            return
+        device = next(self.policy.parameters()).device
+        yield from sample_generally(
+            self.policy,
+            self.autocast,
+            prompts,
+            group_size,
+            settings,
+            self.decode,
+            self._budget(device),
+            self.max_sequences,
         )
-        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
-        logits = self._call(torch.tensor(padded, device=self.device), positions)
-        self.cache.batch_repeat_interleave(self.group_size)
-        self.mask = self.mask.repeat_interleave(self.group_size, 0)
-        self.positions = (positions[:, -1:] + 1).repeat_interleave(self.group_size, 0)
-        return logits.repeat_interleave(self.group_size, 0)
 
-    def step(self, tokens: list[int]) -> Tensor:
-        """Add one token to each sequence; next-token logits, shape (sequences, vocab)."""
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
-        logits = self._call(torch.tensor(tokens, device=self.device)[:, None], self.positions)
-        self.positions = self.positions + 1
-        return logits
+    def _sample_fast(
+        self, weights: Weights, prompts: Sequence[Prompt], group_size: int, settings: Sampling
+    ) -> Iterator[Group]:
+        limits = self._limits(weights.device, group_size, settings)
+        graphs = None
+        if weights.device.type in GRAPHED and not limits.shares_prompts and not limits.drafts:
+            longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
+            graphs = self._graphs_for(weights, len(prompts) * group_size, longest, limits)
+            limits = replace(limits, max_sequences=min(limits.max_sequences, graphs.slots))
+        groups = sample_fast(weights, prompts, group_size, settings, self.decode, limits, self.texts, graphs)
+        for group in groups:
+            if limits.drafts:
+                self.texts.add(group)
+            yield group
 
-    def keep(self, rows: list[int]) -> None:
-        """Only these sequences go on."""
-        index = torch.tensor(rows, device=self.device)
-        self.cache.batch_select_indices(index)
-        self.mask, self.positions = self.mask[index], self.positions[index]
+    def _limits(self, device: torch.device, group_size: int, settings: Sampling) -> Limits:
+        on_cpu = device.type == "cpu"
+        drafts = on_cpu and settings.greedy if self.drafts is None else self.drafts
+        return Limits(
+            memory=self._budget(device),
+            max_sequences=self.max_sequences,
+            prefill_tokens=self.prefill_tokens,
+            shares_prompts=on_cpu and group_size > 1 if self.shares_prompts is None else self.shares_prompts,
+            drafts=drafts,
+            interval=1 if on_cpu or drafts else INTERVAL,
+            checks=self.checks,
+        )
 
-    def _call(self, ids: Tensor, positions: Tensor) -> Tensor:
-        arguments: dict[str, Any] = {
-            "input_ids": ids,
-            "attention_mask": self.mask,
-            self.cache_name: self.cache,
-            "use_cache": True,
-        }
-        if "position_ids" in self.accepted:
-            arguments["position_ids"] = positions
-        if "logits_to_keep" in self.accepted:
-            arguments["logits_to_keep"] = 1
-        logits: Tensor = self.policy(**arguments).logits[:, -1]
-        return logits
+    def _budget(self, device: torch.device) -> int:
+        if self.memory is not None:
+            return self.memory
+        held = 0 if self.graphs is None else self.graphs.pool.bytes
+        return cache_budget(device) + held
+
+    @torch.inference_mode()
+    def _graphs_for(self, weights: Weights, rows: int, longest: int, limits: Limits) -> Graphs:
+        """Graphs and slots for so many texts; those of the last call, where they hold them."""
+        layout, capacity = layout_of(weights), coarse(longest)
+        fitting = limits.memory // (capacity * layout.bytes_per_token)
+        slots = max(1, min(rows, limits.max_sequences, fitting))
+        if self.graphs is None or not self.graphs.holds(slots, capacity):
+            self.graphs = None  # before the new ones take their memory
+            self.graphs = Graphs(weights, layout, slots, capacity)
+        return self.graphs
+
+    # --- which path ---------------------------------------------------------------------------------------------------
+
+    def _prepared(self, policy: nn.Module) -> Weights | None:
+        """What the fast path computes with; None: the policy takes the general path."""
+        if self.path == "general" or (self.weights is None and not self._is_fast(policy)):
+            return None
+        if self.weights is None or self._is_stale:
+            self.weights = self._read(policy)
+            self._is_stale = False
+        if self._checked is None or self._checked() is not policy:
+            self._check(policy, self.weights)
+        if self.reason is not None:
+            self.weights = None
+        return self.weights
+
+    def _is_fast(self, policy: nn.Module) -> bool:
+        if self._checked is not None and self._checked() is policy:
+            return self.reason is None
+        self.reason = why_not(policy) or self._why_not_dtype(policy)
+        if self.reason is not None and self.path == "fast":
+            raise EngineError(f"The fast path cannot decode this policy: {self.reason}. Set path='auto'.")
+        return self.reason is None
+
+    def _why_not_dtype(self, policy: nn.Module) -> str | None:
+        dtype, device = self._dtype(policy), next(policy.parameters()).device
+        known = (torch.float32, torch.bfloat16, *([] if device.type == "cpu" else [torch.float16]))
+        return None if dtype in known else f"{dtype} on {device.type} is not one of its dtypes"
+
+    def _check(self, policy: nn.Module, weights: Weights) -> None:
+        shares = weights.device.type == "cpu" if self.shares_prompts is None else self.shares_prompts
+        gap, bound = selfcheck.gap(policy, self.autocast, weights, shares), selfcheck.bound(weights.dtype)
+        self._checked = weakref.ref(policy)
+        if gap <= bound:
+            return
+        self.reason = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
+        if self.path == "fast":
+            raise EngineError(f"The fast path cannot decode this policy: {self.reason}.")
+        warnings.warn(
+            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self.reason}. The "
+            "general path is used instead, which is slower.",
+            CoveyWarning,
+            stacklevel=4,
+        )
+
+    def _within_window(
+        self, weights: Weights | None, prompts: Sequence[Prompt], settings: Sampling
+    ) -> Weights | None:
+        """The fast path attends to everything, so it takes only texts that a sliding window holds."""
+        longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
+        if weights is None or weights.shape.longest is None or longest <= weights.shape.longest:
+            return weights
+        if self.path == "fast":
+            raise EngineError(
+                f"The fast path knows no sliding window: prompt and completion may have {longest} tokens, and the window has "
+                f"{weights.shape.longest}. Set path='auto'."
+            )
+        return None
+
+    @torch.no_grad()
+    def _read(self, policy: nn.Module) -> Weights:
+        dtype = self._dtype(policy)
+        in_place = self.in_place
+        if in_place is None:
+            embedding = _embedding(policy)
+            in_place = embedding.device.type != "cpu" and embedding.dtype == dtype
+        if self.weights is not None and refill(self.weights, policy, in_place):
+            return self.weights
+        self.release()
+        return weights_of(policy, dtype, in_place)
+
+    def _dtype(self, policy: nn.Module) -> torch.dtype:
+        if self.dtype is not None:
+            return self.dtype
+        kind = next(policy.parameters()).device.type
+        with self.autocast():
+            if torch.is_autocast_enabled(kind):
+                return torch.get_autocast_dtype(kind)
+        return _embedding(policy).dtype
+
+
+def _embedding(policy: nn.Module) -> torch.Tensor:
+    inner: Any = innermost(policy)
+    weight: torch.Tensor = inner.get_input_embeddings().weight
+    return weight

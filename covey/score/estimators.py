@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,22 @@ class Outcomes:
     """Id of the prompt. Shape (completions,)."""
     lengths: Floats
     """Tokens that the policy wrote. Shape (completions,)."""
+
+    def of(self, rows: NDArray[np.intp]) -> Outcomes:
+        """Those of some completions."""
+        return Outcomes(
+            self.values[rows], self.weights[rows], self.totals[rows], self.groups[rows], self.lengths[rows]
+        )
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[Outcomes], rewards: int) -> Outcomes:
+        """Those of several groups, one after another, with ids from 0; there may be none."""
+        none = cls(
+            np.zeros((0, rewards)), np.zeros((0, rewards)), np.zeros(0), np.zeros(0, np.int64), np.zeros(0)
+        )
+        numbered = [replace(g, groups=np.full(len(g.totals), n, np.int64)) for n, g in enumerate(groups)]
+        parts = [none, *numbered]
+        return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
     @classmethod
     def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:

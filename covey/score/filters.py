@@ -8,12 +8,11 @@ may have none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from covey.groups import Score, ScoredGroup
-from covey.metrics import Mean, Metric
 from covey.score.advantages import has_spread
 
 
@@ -37,16 +36,6 @@ def carries_signal(scored: ScoredGroup, weights: Mapping[str, float], per_reward
         return any(has_spread(column) for column in table)
     unscored = np.isnan(table).all(axis=0)
     return has_spread(np.where(unscored, np.nan, np.nansum(table, axis=0)))
-
-
-def split(
-    scored: Sequence[ScoredGroup], weights: Mapping[str, float], per_reward: bool = False
-) -> tuple[list[ScoredGroup], list[ScoredGroup], dict[str, Metric]]:
-    """Groups with a signal, groups without, and the share that has one; see `carries_signal`."""
-    signals = [carries_signal(s, weights, per_reward) for s in scored]
-    kept = [s for s, signal in zip(scored, signals, strict=True) if signal]
-    dropped = [s for s, signal in zip(scored, signals, strict=True) if not signal]
-    return kept, dropped, {"dynamic_sampling/signal_share": Mean.of(map(float, signals))}
 
 
 def _number(score: Score) -> float:

@@ -6,7 +6,7 @@ all ranks: the numbers of every rank are exchanged, never the completions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,16 @@ Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A group with its scores, and the numbers that its advantages come from."""
+
+    scored: ScoredGroup
+    """Its advantages are 0 until they are settled."""
+    outcomes: Outcomes
+    """Of this group alone, after shaping."""
+
+
 @dataclass
 class Scorer:
     """Scores groups with a fixed set of rewards."""
@@ -41,57 +51,67 @@ class Scorer:
     def score(
         self, groups: Sequence[Group], trainer_state: Any = None, penalties: Sequence[float] | None = None
     ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
-        """Scores, totals and advantages of whole groups.
+        """Scores, totals and advantages of whole groups: `judge`, then `settle`.
 
         Every rank calls it the same number of times, with or without groups of its own.
+        """
+        judged, metrics = self.judge(groups, trainer_state, penalties)
+        scored, more = self.settle(judged)
+        return scored, merge(metrics, more)
+
+    def judge(
+        self, groups: Sequence[Group], trainer_state: Any = None, penalties: Sequence[float] | None = None
+    ) -> tuple[list[Judged], dict[str, Metric]]:
+        """What the rewards say of whole groups; advantages are 0 until they are settled. Nothing is exchanged.
 
         Args:
             penalties: taken off the reward of each completion before advantages are worked out.
 
         Returns:
-            The scored groups in the order given, and the metrics of this rank's share.
+            The groups in the order given, and the metrics of this rank's share.
 
         Raises:
             RewardError: a reward raised or broke its contract.
         """
         table = self.table(groups, trainer_state)
         outcomes = _outcomes(table, groups)
-        totals = outcomes.totals
         is_truncated = [c.is_truncated for g in groups for c in g.completions]
-        shaped = shaped_totals(totals, is_truncated, self.shaping, penalties)
-        advantages = self._advantages(replace(outcomes, totals=shaped))
-        scored = list(_scored_groups(groups, table, totals, advantages))
-        metrics: dict[str, Metric] = {"advantages/mean_abs": Mean.of(np.abs(advantages))}
-        metrics |= _shares(table, contributions(outcomes.values, outcomes.weights, shaped, outcomes.groups))
+        shaped = shaped_totals(outcomes.totals, is_truncated, self.shaping, penalties)
+        scored = list(_scored_groups(groups, table, outcomes.totals))
+        rows = rows_of(outcomes.groups)
+        judged = [
+            Judged(s, replace(outcomes, totals=shaped).of(r)) for s, r in zip(scored, rows, strict=True)
+        ]
+        metrics = merge(table.metrics, reward_metrics(table, groups))
         if penalties is not None:
             metrics["reward/kl_penalty"] = Mean.of(penalties)
-        return scored, merge(table.metrics, reward_metrics(table, groups), metrics)
+        return judged, metrics
 
-    def judge(
-        self, groups: Sequence[Group], trainer_state: Any = None
-    ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
-        """Scores and totals without advantages: what evaluation needs. Nothing is exchanged between ranks."""
-        table = self.table(groups, trainer_state)
-        totals = _outcomes(table, groups).totals
-        scored = list(_scored_groups(groups, table, totals, np.zeros_like(totals)))
-        return scored, merge(table.metrics, reward_metrics(table, groups))
+    def settle(self, judged: Sequence[Judged]) -> tuple[list[ScoredGroup], dict[str, Metric]]:
+        """The advantages of groups that are judged, among those of all ranks, which call it the same number of times."""
+        names = [r.name for r in self.rewards]
+        own = Outcomes.of_groups([j.outcomes for j in judged], len(names))
+        parts = self.gather(own)
+        start = sum(len(p.totals) for p in parts[: self.rank])
+        advantages = self.estimate(Outcomes.joined(parts))[start : start + len(own.totals)]
+        shares = contributions(own.values, own.weights, own.totals, own.groups)
+        metrics = {"advantages/mean_abs": Mean.of(np.abs(advantages)), **_shares(names, shares)}
+        cut = np.split(advantages, np.cumsum([len(j.scored.totals) for j in judged])[:-1]) if judged else []
+        return [
+            replace(j.scored, advantages=tuple(map(float, a))) for j, a in zip(judged, cut, strict=True)
+        ], metrics
 
     def table(self, groups: Sequence[Group], trainer_state: Any = None) -> RewardTable:
         """What every reward gave every completion; no advantages (evaluation needs none)."""
         return evaluate(self.rewards, self.weights, reward_batch(groups, trainer_state))
 
-    def _advantages(self, outcomes: Outcomes) -> Any:
-        """Of this rank's completions, among those of all ranks."""
-        parts = self.gather(outcomes)
-        start = sum(len(p.totals) for p in parts[: self.rank])
-        return self.estimate(Outcomes.joined(parts))[start : start + len(outcomes.totals)]
 
-
-def _shares(table: RewardTable, parts: Any) -> dict[str, Metric]:
+def _shares(names: Sequence[str], parts: Any) -> dict[str, Metric]:
     """Each reward's share of the absolute advantage, as parts of one sum."""
     whole = float(parts.sum())
-    names = (f"rewards/{name}/advantage_share" for name in table.scores)
-    return {name: Mean(float(part), whole) for name, part in zip(names, parts, strict=True)}
+    return {
+        f"rewards/{n}/advantage_share": Mean(float(part), whole) for n, part in zip(names, parts, strict=True)
+    }
 
 
 def reward_batch(groups: Sequence[Group], trainer_state: Any = None) -> RewardBatch:
@@ -186,7 +206,7 @@ def _nan(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _scored_groups(groups: Sequence[Group], table: RewardTable, totals: Any, advantages: Any) -> Any:
+def _scored_groups(groups: Sequence[Group], table: RewardTable, totals: Any) -> Iterator[ScoredGroup]:
     start = 0
     for group in groups:
         rows = range(start, start + len(group.completions))
@@ -195,6 +215,6 @@ def _scored_groups(groups: Sequence[Group], table: RewardTable, totals: Any, adv
             group=group,
             scores={name: tuple(column[i] for i in rows) for name, column in table.scores.items()},
             totals=tuple(None if np.isnan(totals[i]) else float(totals[i]) for i in rows),
-            advantages=tuple(float(advantages[i]) for i in rows),
+            advantages=(0.0,) * len(rows),
             extras={name: tuple(column[i] for i in rows) for name, column in table.extras.items()},
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from covey.errors import CoveyWarning
-from covey.groups import Group, ScoredGroup
+from covey.groups import ScoredGroup
 from covey.score.advantages import has_spread
 
 NO_SPREAD = (
@@ -28,16 +28,16 @@ class Signals:
     def __init__(self) -> None:
         self.said: set[str] = set()
 
-    def check(self, groups: Sequence[Group], scored: Sequence[ScoredGroup], step: int) -> None:
+    def check(self, scored: Sequence[ScoredGroup], step: int) -> None:
         """Look at one round of sampling."""
-        if not groups:
+        if not scored:
             return
         totals = [[np.nan if t is None else t for t in s.totals] for s in scored]
         if np.isnan(np.concatenate(totals)).all():
             self._say(NOTHING_SCORED, step)
         elif not any(has_spread(np.asarray(t, dtype=np.float64)) for t in totals):
             self._say(NO_SPREAD, step)
-        completions = [c for g in groups for c in g.completions]
+        completions = [c for s in scored for c in s.group.completions]
         if all(c.is_truncated for c in completions):
             self._say(ALL_CUT.format(limit=max(len(c.ids) for c in completions)), step)
 

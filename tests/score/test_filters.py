@@ -1,9 +1,7 @@
 """Which groups teach something: judged by the task rewards, before anything shapes them."""
 
-import pytest
-
 from covey.groups import Completion, Group, Prompt, Score, ScoredGroup
-from covey.score.filters import carries_signal, split
+from covey.score.filters import carries_signal
 
 
 def scored(totals=None, **columns):
@@ -50,9 +48,3 @@ def test_none_gated_and_failed():
 
 def test_a_weight_of_zero_tells_nothing_apart():
     assert not carries_signal(MIXED, {"task": 0.0})
-
-
-def test_split_keeps_order_and_counts():
-    kept, dropped, metrics = split([SOLVED, MIXED, SOLVED, MIXED], {"task": 1.0})
-    assert kept == [MIXED, MIXED] and dropped == [SOLVED, SOLVED]
-    assert metrics["dynamic_sampling/signal_share"].value == pytest.approx(0.5)

@@ -16,7 +16,7 @@ def scored(group, *totals):
 def said(signals, groups, totals):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        signals.check(groups, [scored(g, *t) for g, t in zip(groups, totals, strict=True)], 4)
+        signals.check([scored(g, *t) for g, t in zip(groups, totals, strict=True)], 4)
     return [str(w.message) for w in caught]
 
 
@@ -33,7 +33,7 @@ def test_one_group_with_spread_is_enough(group):
 
 def test_nothing_scored_and_everything_cut(group):
     with pytest.warns(CoveyWarning, match="No reward applied"):
-        Signals().check([group("a", "b")], [scored(group("a", "b"), None, None)], 0)
+        Signals().check([scored(group("a", "b"), None, None)], 0)
     (message,) = said(Signals(), [group("abc", "abc", truncated=(0, 1))], [(0.0, 1.0)])
     assert "hit the limit of 3 tokens" in message
 

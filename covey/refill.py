@@ -1,0 +1,54 @@
+"""Dynamic sampling: groups without a signal are replaced by fresh prompts, up to a limit (DAPO, arXiv:2503.14476, 3.2).
+
+Departure: an optimizer step always has the number of groups that the plan says. What is still without a signal when the
+limit is reached stays, with advantages of 0, and counts in the denominators as it would without dynamic sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from covey.groups import Prompt
+from covey.metrics import Mean, Metric
+from covey.score.scorer import Judged
+
+
+def refilled(
+    judged: Sequence[Judged],
+    has_signal: Callable[[Judged], bool],
+    reserve: Sequence[Prompt],
+    limit: int,
+    attempt: Callable[[Sequence[Prompt]], list[Judged]],
+    gather: Callable[[Any], list[Any]],
+) -> tuple[list[Judged], dict[str, Metric]]:
+    """The groups of this process, those without a signal replaced as far as fresh prompts gave some.
+
+    Args:
+        judged: in the order in which they are trained on.
+        has_signal: whether a group teaches something.
+        reserve: fresh prompts, taken from the front.
+        limit: rounds at most.
+        attempt: samples and judges prompts; every process calls it in every round, maybe with none.
+        gather: every process's value: rounds go on while any process misses a group.
+
+    Returns:
+        As many groups as were given, and metrics.
+    """
+    groups, rounds, used = list(judged), 0, 0
+    signals = [has_signal(g) for g in groups]
+    before = sum(signals)
+    while rounds < limit:
+        missing = [i for i, signal in enumerate(signals) if not signal]
+        if not any(gather(len(missing))):
+            break
+        prompts = reserve[used : used + len(missing)]
+        rounds, used = rounds + 1, used + len(prompts)
+        useful = [g for g in attempt(prompts) if has_signal(g)]
+        for position, group in zip(missing, useful, strict=False):
+            groups[position], signals[position] = group, True
+    return groups, {
+        "dynamic_sampling/signal_share": Mean(before, len(groups)),
+        "dynamic_sampling/replaced_share": Mean(sum(signals) - before, len(groups)),
+        "dynamic_sampling/rounds": Mean(rounds),
+    }

@@ -1,0 +1,168 @@
+"""The general path: decodes any causal language model with its own forward pass and a key-value cache.
+
+Each distinct prompt is read once, its keys and values are repeated for its completions, and sequences leave the batch when
+they end. Prompts are padded on the left; positions are passed to the model, so that models with absolute positions see
+the same numbers as without padding. Where the budget does not hold all sequences, they are decoded in waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from covey.causal import accepted_arguments
+from covey.groups import Group, Prompt
+from covey.sample.lending import lent
+from covey.sample.live import Live, advance
+from covey.sample.memory import cache_bytes_per_token
+from covey.sample.restrictions import Restrictions
+from covey.sample.sequences import Sequences
+from covey.sample.settings import Sampling
+from covey.sample.stops import INTERVAL, Decode, StopStrings
+
+COPIES = 2
+"""A cache that grows by a token a step holds the old and the new copy for a moment."""
+
+
+def sample_generally(
+    policy: nn.Module,
+    autocast: Any,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    settings: Sampling,
+    decode: Decode,
+    budget: int,
+    max_sequences: int,
+) -> Iterator[Group]:
+    """Groups, in the order of the prompts; see `covey.sample.engine.Engine.generate`.
+
+    Args:
+        autocast: makes the context in which the model computes.
+        budget: bytes that the cache may take; at least one sequence is decoded, whatever it takes.
+        max_sequences: sequences that are decoded together at most.
+    """
+    table = Sequences(prompts, group_size, settings, next(policy.parameters()).device)
+    longest = table.prompt_width + settings.max_new_tokens
+    fitting = budget // (COPIES * cache_bytes_per_token(policy) * longest)
+    size = max(1, min(fitting, max_sequences))
+    waves = _Waves(policy, autocast, table, StopStrings(settings.stop_strings, decode))
+    lengths: list[int] = []
+    complete = 0
+    for first in range(0, table.number, size):
+        lengths += waves.run(range(first, min(first + size, table.number)))
+        while complete < len(prompts) and (complete + 1) * group_size <= len(lengths):
+            yield table.group(complete, lengths, waves.stops.stopped, decode)
+            complete += 1
+
+
+class _Waves:
+    """Decodes sets of sequences, one set after the other."""
+
+    def __init__(self, policy: nn.Module, autocast: Any, table: Sequences, stops: StopStrings) -> None:
+        self.policy, self.autocast, self.table, self.stops = policy, autocast, table, stops
+        self.restrictions: Restrictions | None = None
+
+    def run(self, rows: range) -> list[int]:
+        """Decode these rows of the table to their ends; returns their lengths."""
+        lengths: dict[int, int] = {}
+        with lent(self.policy) as policy, self.autocast():
+            forward = _Forward(policy)
+            live = Live.start(torch.tensor(list(rows), device=forward.device))
+            logits = self._prefill(forward, rows)
+            while True:
+                self._advance(logits, live)
+                live = self._without_ended(forward, live, lengths)
+                if not len(live.rows):
+                    return [lengths[row] for row in rows]
+                logits = forward.step(live.token)
+
+    def _prefill(self, forward: _Forward, rows: range) -> Tensor:
+        """Read every distinct prompt once; next-token logits for each row, shape (rows, vocab)."""
+        prompts = [self.table.prompts[row // self.table.group_size].ids for row in rows]
+        distinct = {ids: number for number, ids in enumerate(dict.fromkeys(prompts))}
+        return forward.prefill(list(distinct), [distinct[ids] for ids in prompts])
+
+    def _advance(self, logits: Tensor, live: Live) -> None:
+        if self.restrictions is None:
+            self.restrictions = Restrictions(self.table.settings, logits.shape[-1], logits.device)
+        advance(logits.float(), live, self.table, self.restrictions)
+
+    def _without_ended(self, forward: _Forward, live: Live, lengths: dict[int, int]) -> Live:
+        """The sequences that go on; the lengths of the others are noted."""
+        written = int(live.written.max())
+        if not bool(live.done.any()) and not (self.stops.stops and written % INTERVAL == 0):
+            return live
+        kept = []
+        columns = live.rows.tolist(), live.written.tolist(), live.done.tolist()
+        for index, (row, written, done) in enumerate(zip(*columns, strict=True)):
+            end = self.stops.end(row, self.table.ids[row, :written].tolist()) if self.stops.stops else None
+            if done or end is not None:
+                lengths[row] = written if end is None else end
+            else:
+                kept.append(index)
+        if len(kept) == len(live.rows):
+            return live
+        remaining = torch.tensor(kept, dtype=torch.long, device=forward.device)
+        forward.select(remaining)
+        return live.select(remaining)
+
+
+class _Forward:
+    """The policy's forward pass over a batch of sequences that grows by a token a step."""
+
+    def __init__(self, policy: nn.Module) -> None:
+        self.policy = policy
+        self.device = next(policy.parameters()).device
+        self.accepted = accepted_arguments(policy)
+        # transformers 5.24 renames the argument.
+        self.cache_name = "cache" if "cache" in self.accepted else "past_key_values"
+        self.cache: Any = DynamicCache(config=getattr(policy, "config", None))
+        self.mask = self.positions = torch.zeros(0)
+
+    def prefill(self, prompts: Sequence[Sequence[int]], order: Sequence[int]) -> Tensor:
+        """Read each prompt once; next-token logits of the sequences, shape (sequences, vocab).
+
+        Args:
+            order: which prompt each sequence continues.
+        """
+        longest = max(len(ids) for ids in prompts)
+        padded = torch.tensor([[0] * (longest - len(i)) + list(i) for i in prompts], device=self.device)
+        self.mask = torch.tensor(
+            [[0] * (longest - len(i)) + [1] * len(i) for i in prompts], device=self.device
+        )
+        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
+        logits = self._call(padded, positions)
+        self.positions = positions[:, -1:] + 1
+        index = torch.tensor(order, device=self.device)
+        self.select(index)
+        return logits[index]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Add one token to each sequence; next-token logits, shape (sequences, vocab)."""
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
+        logits = self._call(tokens[:, None], self.positions)
+        self.positions = self.positions + 1
+        return logits
+
+    def select(self, index: Tensor) -> None:
+        """Go on with these sequences; one that is named more than once is repeated."""
+        self.cache.batch_select_indices(index)
+        self.mask, self.positions = self.mask[index], self.positions[index]
+
+    def _call(self, ids: Tensor, positions: Tensor) -> Tensor:
+        arguments: dict[str, Any] = {
+            "input_ids": ids,
+            "attention_mask": self.mask,
+            self.cache_name: self.cache,
+            "use_cache": True,
+        }
+        if "position_ids" in self.accepted:
+            arguments["position_ids"] = positions
+        if "logits_to_keep" in self.accepted:
+            arguments["logits_to_keep"] = 1
+        logits: Tensor = self.policy(**arguments).logits[:, -1]
+        return logits

@@ -1,0 +1,320 @@
+"""The forward pass of the Llama family for sampling: one token per sequence and step, with few operations.
+
+The stream between the layers is float32, whatever the products compute in. Queries carry the scale of the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from covey.sample.arrangement import Arrangement, PromptSegment, Segment
+from covey.sample.attention import over_completion, over_prompt
+from covey.sample.cache import Cache
+from covey.sample.pools import Pool
+from covey.sample.weights import Layer, Norm, Weights
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a batch: where its tokens go, and what they see."""
+
+    arrangement: Arrangement
+    places: Tensor
+    """Place of each token in the slot of its sequence, shape (rows, tokens)."""
+    positions: Tensor
+    """Position of each token in its text, shape (rows, tokens)."""
+    lengths: Sequence[int]
+    """Tokens that are read of each segment's slots."""
+    masks: Sequence[Tensor | None]
+    """Added to the scores of each segment, broadcast to (rows, heads, queries, length)."""
+
+
+class Llama:
+    """Computes with weights.
+
+    Args:
+        weights: of the policy.
+        longest: positions that may occur.
+    """
+
+    def __init__(self, weights: Weights, longest: int) -> None:
+        self.weights, self.longest = weights, longest
+        self.turns = weights.rotations(longest)
+        shape = weights.shape
+        # Queries are scaled as they are turned.
+        scale = torch.ones(shape.heads + shape.kv_heads, 1, device=weights.device)
+        scale[: shape.heads] = shape.head_dim**-0.5
+        self.scale = scale
+
+    # --- decoding -----------------------------------------------------------------------------------------------------
+
+    def step(self, tokens: Tensor, step: Step) -> Tensor:
+        """Read tokens of every sequence of the batch; states after the last layer, shape (rows · tokens, hidden).
+
+        Args:
+            tokens: shape (rows, tokens).
+        """
+        states = self._embedded(tokens.reshape(-1))
+        turns = self._turns(step.positions.reshape(-1))
+        for number, layer in enumerate(self.weights.layers):
+            queries, keys, values = self._heads(layer, states, turns)
+            self._write(number, step, keys, values)
+            attended = self._attend(number, step, queries)
+            states += layer.attention_out(attended)
+            states += self._mlp(layer, states)
+        return states
+
+    def _write(self, number: int, step: Step, keys: Tensor, values: Tensor) -> None:
+        """Add the tokens' keys and values, shape (rows · tokens, heads, head_dim), to the slots."""
+        tokens = step.places.shape[1]
+        keys, values = keys.unflatten(0, (-1, tokens)), values.unflatten(0, (-1, tokens))
+        for segment in step.arrangement.segments:
+            rows = slice(segment.start, segment.start + segment.width)
+            slots, places = segment.slots, step.places[rows]
+            pool = segment.pool
+            if pool.keys_transposed:
+                pool.keys[number][slots, :, :, places] = keys[rows]
+            else:
+                pool.keys[number][slots, :, places] = keys[rows]
+            pool.values[number][slots, :, places] = values[rows]
+
+    def _attend(self, number: int, step: Step, queries: Tensor) -> Tensor:
+        """Attention of queries of shape (rows · tokens, heads · head_dim); the result has the same shape."""
+        tokens = step.places.shape[1]
+        grouped = self._by_key(queries, tokens)
+        prompt = self._over_prompts(number, step.arrangement, grouped, tokens)
+        parts = [
+            self._over_segment(segment, number, length, mask, grouped, prompt)
+            for segment, length, mask in zip(step.arrangement.segments, step.lengths, step.masks, strict=True)
+        ]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self._by_token(out, tokens)
+
+    def _by_key(self, queries: Tensor, tokens: int) -> Tensor:
+        """Queries that meet the same keys, side by side; shape (rows · kv heads, tokens · queries per key, head_dim)."""
+        shape = self.weights.shape
+        if tokens > 1:
+            split = queries.view(-1, tokens, shape.kv_heads, shape.queries_per_key * shape.head_dim)
+            queries = split.transpose(1, 2).reshape(queries.shape)
+        return queries.view(-1, tokens * shape.queries_per_key, shape.head_dim)
+
+    def _by_token(self, grouped: Tensor, tokens: int) -> Tensor:
+        """The way back, to shape (rows · tokens, heads · head_dim)."""
+        shape = self.weights.shape
+        width = shape.heads * shape.head_dim
+        if tokens == 1:
+            return grouped.view(-1, width)
+        split = grouped.view(-1, shape.kv_heads, tokens, shape.queries_per_key * shape.head_dim)
+        return split.transpose(1, 2).reshape(-1, width)
+
+    def _over_segment(
+        self,
+        segment: Segment,
+        number: int,
+        length: int,
+        mask: Tensor | None,
+        grouped: Tensor,
+        prompt: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        keys, values = segment.keys[number], segment.values[number]
+        if length < segment.pool.capacity:
+            keys, values = keys[..., :length], values[:, :length]
+        if segment.width * self.weights.shape.kv_heads < len(grouped):
+            first = segment.start * self.weights.shape.kv_heads
+            span = slice(first, first + segment.width * self.weights.shape.kv_heads)
+            grouped = grouped[span]
+            prompt = None if prompt is None else (prompt[0][span], prompt[1][span])
+        return over_completion(grouped, keys, values, mask, prompt)
+
+    def _over_prompts(
+        self, number: int, arrangement: Arrangement, grouped: Tensor, tokens: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """Results over the prompts and their log-sum-exp, in the order of the batch; None: prompts are not apart."""
+        if not arrangement.prompts:
+            return None
+        parts = [self._over_prompt(number, segment, grouped) for segment in arrangement.prompts]
+        out = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts])
+        total = parts[0][1] if len(parts) == 1 else torch.cat([part[1] for part in parts])
+        back = arrangement.back(tokens)
+        return out.index_select(0, back).view(grouped.shape), total.index_select(0, back).view(
+            grouped.shape[:2]
+        )
+
+    def _over_prompt(self, number: int, segment: PromptSegment, grouped: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = segment.keys[number], segment.values[number]
+        members = grouped.flatten(1).index_select(0, segment.members)
+        queries = members.view(*keys.shape[:2], -1, keys.shape[3])
+        return over_prompt(queries, keys, values, segment.mask)
+
+    # --- prompts ------------------------------------------------------------------------------------------------------
+
+    def prefill(self, cache: Cache, prompts: Sequence[tuple[int, Sequence[int]]], chunk: int) -> Tensor:
+        """Read prompts into the cache; states at their last tokens, shape (prompts, hidden).
+
+        Args:
+            cache: has room for the prompts.
+            prompts: numbers in the cache, and ids.
+            chunk: tokens that go through the layers together; a longer prompt goes in parts.
+        """
+        last: dict[int, Tensor] = {}
+        for parts in chunks([(number, len(ids)) for number, ids in prompts], chunk):
+            ids_of = dict(prompts)
+            ids = [i for part in parts for i in ids_of[part.prompt][part.start : part.stop]]
+            states = self._read_chunk(cache, parts, torch.tensor(ids, device=self.weights.device))
+            end = 0
+            for part in parts:
+                end += part.stop - part.start
+                last[part.prompt] = states[end - 1]
+        return torch.stack([last[number] for number, _ in prompts])
+
+    def _read_chunk(self, cache: Cache, parts: Sequence[Part], ids: Tensor) -> Tensor:
+        positions = torch.cat([torch.arange(p.start, p.stop, device=ids.device) for p in parts])
+        states, turns = self._embedded(ids), self._turns(positions)
+        batches = _batches(parts)
+        for number, layer in enumerate(self.weights.layers):
+            queries, keys, values = self._heads(layer, states, turns)
+            attended = torch.empty_like(queries)
+            for batch in batches:
+                pool = cache.prompt_pool[batch.prompts[0]]
+                self._attend_causally(pool, number, batch, queries, keys, values, attended)
+            states += layer.attention_out(attended)
+            states += self._mlp(layer, states)
+        return states
+
+    def _attend_causally(
+        self,
+        pool: Pool,
+        number: int,
+        batch: SideBySide,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        out: Tensor,
+    ) -> None:
+        """Parts of equal length: write keys and values, and attend to the prompt so far."""
+        shape = self.weights.shape
+        slots = torch.tensor([pool.slots[p] for p in batch.prompts], device=queries.device)
+        tokens = slice(batch.first, batch.first + len(batch.prompts) * (batch.stop - batch.start))
+        per_part = (len(batch.prompts), batch.stop - batch.start)
+        here = slice(batch.start, batch.stop)
+        pool.keys[number][slots, :, here] = keys[tokens].unflatten(0, per_part).transpose(1, 2)
+        pool.values[number][slots, :, here] = values[tokens].unflatten(0, per_part).transpose(1, 2)
+        q = queries[tokens].view(*per_part, shape.heads, shape.head_dim).transpose(1, 2)
+        k = _repeated(pool.keys[number][slots, :, : batch.stop], shape.queries_per_key)
+        v = _repeated(pool.values[number][slots, :, : batch.stop], shape.queries_per_key)
+        mask = None
+        if batch.start:
+            seen = torch.arange(batch.stop, device=q.device)
+            mask = seen <= torch.arange(batch.start, batch.stop, device=q.device)[:, None]
+        attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=1.0)
+        out[tokens] = attended.transpose(1, 2).reshape(-1, shape.heads * shape.head_dim)
+
+    # --- the parts of a layer -----------------------------------------------------------------------------------------
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Next-token logits, shape (rows, vocab)."""
+        return self.weights.head(self._normed(states, self.weights.norm))
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weights.embedding).float()
+
+    def _turns(self, positions: Tensor) -> Tensor:
+        """Complex factors of queries and keys, shape (rows, heads, head_dim / 2)."""
+        return self.turns[positions][:, None] * self.scale
+
+    def _heads(self, layer: Layer, states: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of shape (rows, heads · head_dim); keys and values of shape (rows, kv heads, head_dim)."""
+        shape = self.weights.shape
+        joined = layer.queries_keys_values(self._normed(states, layer.before_attention))
+        joined = joined.view(len(states), -1, shape.head_dim)
+        turning, values = joined[:, : -shape.kv_heads], joined[:, -shape.kv_heads :]
+        turned = self._turned(self._head_normed(layer, turning.float()), turns).to(joined.dtype)
+        return turned[:, : shape.heads].flatten(1).contiguous(), turned[:, shape.heads :], values
+
+    def _head_normed(self, layer: Layer, heads: Tensor) -> Tensor:
+        if layer.query_norm is None or layer.key_norm is None:
+            return heads
+        count, dim = self.weights.shape.heads, (self.weights.shape.head_dim,)
+        queries = F.rms_norm(heads[:, :count], dim, layer.query_norm.weight, layer.query_norm.epsilon)
+        keys = F.rms_norm(heads[:, count:], dim, layer.key_norm.weight, layer.key_norm.epsilon)
+        return torch.cat([queries, keys], 1)
+
+    def _turned(self, heads: Tensor, turns: Tensor) -> Tensor:
+        """Rotary positions (arXiv:2104.09864): pairs of numbers as complex numbers, turned by their angles, in place."""
+        if self.weights.has_pairs:
+            torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(turns)
+            return heads
+        turned = torch.complex(*heads.chunk(2, -1)) * turns
+        return torch.cat([turned.real, turned.imag], -1)
+
+    def _mlp(self, layer: Layer, states: Tensor) -> Tensor:
+        gate, up = layer.gate_up(self._normed(states, layer.before_mlp)).chunk(2, -1)
+        return layer.down(F.silu(gate).mul_(up))
+
+    def _normed(self, states: Tensor, norm: Norm) -> Tensor:
+        normed = F.rms_norm(states, (states.shape[-1],), norm.weight, norm.epsilon)
+        return normed.to(self.weights.dtype)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens `start` to `stop` - 1 of a prompt."""
+
+    prompt: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Parts of prompts that start and stop at the same tokens, side by side in a chunk."""
+
+    prompts: list[int]
+    first: int
+    """First token of the chunk."""
+    start: int
+    stop: int
+
+
+def chunks(lengths: Sequence[tuple[int, int]], size: int) -> list[list[Part]]:
+    """Cut prompts into chunks of at most `size` tokens; prompts of equal length are side by side.
+
+    Args:
+        lengths: number and tokens of each prompt.
+    """
+    result: list[list[Part]] = [[]]
+    room = size
+    for prompt, length in sorted(lengths, key=lambda pair: (pair[1], pair[0])):
+        start = 0
+        while start < length:
+            # A prompt is cut only where it does not fit into a chunk of its own.
+            if room < min(length - start, size):
+                result.append([])
+                room = size
+            stop = min(length, start + room)
+            result[-1].append(Part(prompt, start, stop))
+            room -= stop - start
+            start = stop
+    return [parts for parts in result if parts]
+
+
+def _batches(parts: Sequence[Part]) -> list[SideBySide]:
+    batches: list[SideBySide] = []
+    first = 0
+    for part in parts:
+        if batches and (batches[-1].start, batches[-1].stop) == (part.start, part.stop):
+            batches[-1].prompts.append(part.prompt)
+        else:
+            batches.append(SideBySide([part.prompt], first, part.start, part.stop))
+        first += part.stop - part.start
+    return batches
+
+
+def _repeated(heads: Tensor, times: int) -> Tensor:
+    """Each head as often as there are queries per key; shape (parts, heads · times, tokens, head_dim)."""
+    return heads if times == 1 else heads.repeat_interleave(times, 1)

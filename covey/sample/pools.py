@@ -1,0 +1,184 @@
+"""Keys and values of many sequences in few large tensors, one slot per sequence.
+
+A pool holds sequences of similar length: a token is written in place, and slots grow by many tokens at a time. Slots in use come first, with few holes, so that a step reads one contiguous part of each tensor.
+
+    slot       0     1     2     3     4     5
+    owner      7     9     -     4     -     -          a hole at 2; `width` 4 slots are read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one token takes."""
+
+    layers: int
+    heads: int
+    """Of keys and values."""
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.layers * self.heads * self.head_dim * self.dtype.itemsize
+
+
+class Pool:
+    """Slots of one capacity.
+
+    Args:
+        layout: what one token takes.
+        capacity: tokens per slot; see `grow`.
+        keys_transposed: keys of a slot have the shape (heads, head_dim, capacity) rather than (heads, capacity,
+            head_dim). oneDNN multiplies a few bfloat16 rows with the former twice as fast.
+    """
+
+    def __init__(self, layout: Layout, capacity: int, keys_transposed: bool) -> None:
+        self.layout, self.capacity, self.keys_transposed = layout, capacity, keys_transposed
+        self.is_fixed = False
+        """Whether its tensors must stay where they are."""
+        self.owners: list[int | None] = []
+        self.slots: dict[int, int] = {}
+        """Owner → slot."""
+        self.keys = [self._zeros(*self._key_shape(0)) for _ in range(layout.layers)]
+        self.values = [self._zeros(*self._value_shape(0)) for _ in range(layout.layers)]
+
+    @property
+    def bytes(self) -> int:
+        return len(self.owners) * self.slot_bytes
+
+    @property
+    def width(self) -> int:
+        """Slots that a step reads: up to the last owned one, rounded up to a number that recurs."""
+        last = max(self.slots.values(), default=-1)
+        return min(rounded_up(last + 1), len(self.owners))
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.capacity * self.layout.bytes_per_token
+
+    def needed(self, more: int) -> int:
+        """Slots that there will be once so many more are claimed."""
+        free = len(self.owners) - len(self.slots)
+        return len(self.owners) if more <= free else rounded_up(len(self.slots) + more)
+
+    def claim(self, owners: Sequence[int], spare: bool = True) -> list[int]:
+        """Give each of these a slot; returns the slots. Contents are what was there before.
+
+        Args:
+            spare: whether more slots than needed may be made.
+        """
+        exact = max(len(self.owners), len(self.slots) + len(owners))
+        self._resize(self.needed(len(owners)) if spare else exact)
+        free = [slot for slot, owner in enumerate(self.owners) if owner is None]
+        taken = free[: len(owners)]
+        for owner, slot in zip(owners, taken, strict=True):
+            self.owners[slot] = owner
+            self.slots[owner] = slot
+        return taken
+
+    def release(self, owner: int) -> None:
+        self.owners[self.slots.pop(owner)] = None
+
+    def compact(self) -> bool:
+        """Close the holes where that makes a step narrower; returns whether slots have moved."""
+        number = rounded_up(len(self.slots))
+        if number >= self.width:
+            return False
+        self._close_holes()
+        if number <= len(self.owners) // 2:
+            self._resize(number)
+        return True
+
+    def trim(self) -> None:
+        """Close all holes, and give back the slots that nobody has."""
+        self._close_holes()
+        self._resize(len(self.slots))
+
+    def _close_holes(self) -> None:
+        number = len(self.slots)
+        holes = [slot for slot in range(number) if self.owners[slot] is None]
+        moved = [slot for slot in range(number, len(self.owners)) if self.owners[slot] is not None]
+        for source, target in zip(moved, holes, strict=True):
+            owner = self.owners[source]
+            assert owner is not None
+            self.owners[target], self.owners[source] = owner, None
+            self.slots[owner] = target
+        self._copy_slots(moved, holes)
+
+    def _copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        if not sources:
+            return
+        source = torch.tensor(sources, device=self.layout.device)
+        target = torch.tensor(targets, device=self.layout.device)
+        for tensor in (*self.keys, *self.values):
+            tensor[target] = tensor[source]
+
+    def fix(self, number: int) -> None:
+        """Have so many slots from now on, at addresses that do not change."""
+        self._resize(number)
+        self.is_fixed = True
+
+    def grow(self, capacity: int) -> None:
+        """Make every slot longer."""
+        assert capacity >= self.capacity and not self.is_fixed, (capacity, self.capacity)
+        self.capacity = capacity
+        self._rebuild(len(self.owners))
+
+    def _resize(self, number: int) -> None:
+        if number == len(self.owners) or (self.is_fixed and number < len(self.owners)):
+            return
+        assert not self.is_fixed, "a pool whose tensors are in use elsewhere must hold what is claimed"
+        assert all(owner is None for owner in self.owners[number:]), "slots in use would be lost"
+        self.owners = (self.owners + [None] * number)[:number]
+        self._rebuild(number)
+
+    def _rebuild(self, number: int) -> None:
+        """Layer by layer, so that no second copy of the whole pool exists."""
+        for tensors, shape in (
+            (self.keys, self._key_shape(number)),
+            (self.values, self._value_shape(number)),
+        ):
+            for layer, old in enumerate(tensors):
+                new = self._zeros(*shape)
+                kept = tuple(slice(0, min(sizes)) for sizes in zip(old.shape, shape, strict=True))
+                new[kept] = old[kept]
+                tensors[layer] = new
+
+    def _key_shape(self, number: int) -> tuple[int, ...]:
+        heads, dim = self.layout.heads, self.layout.head_dim
+        inner = (dim, self.capacity) if self.keys_transposed else (self.capacity, dim)
+        return number, heads, *inner
+
+    def _value_shape(self, number: int) -> tuple[int, ...]:
+        return number, self.layout.heads, self.capacity, self.layout.head_dim
+
+    def _zeros(self, *shape: int) -> Tensor:
+        # Not uninitialised memory: a masked position has weight 0, and 0 times what is no number is no number.
+        return torch.zeros(shape, dtype=self.layout.dtype, device=self.layout.device)
+
+    def check_integrity(self) -> None:
+        """Every owner has one slot, and tensors have the slots that the lists name."""
+        named = {owner: slot for slot, owner in enumerate(self.owners) if owner is not None}
+        assert named == self.slots, (self.owners, self.slots)
+        assert all(len(t) == len(self.owners) for t in (*self.keys, *self.values))
+        assert self.width >= max(self.slots.values(), default=-1) + 1
+
+
+def rounded_up(number: int) -> int:
+    """The next number of slots that is used: 1 to 8, then four steps per doubling.
+
+    oneDNN compiles a kernel for each number of rows that it meets, so a batch that shrinks takes few sizes.
+    """
+    if number <= 8:
+        return number
+    step = 1 << ((number - 1).bit_length() - 3)
+    return -(-number // step) * step

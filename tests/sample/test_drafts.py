@@ -1,0 +1,187 @@
+"""Drafts change how fast a sequence is sampled, never what it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from covey.groups import Completion, Group, Prompt
+from covey.sample import fast
+from covey.sample.drafts import MATCHED, PAUSE, REMEMBERED, ROWS, Gauge, Index, Memory
+from covey.sample.engine import in_order
+from covey.sample.llama import Llama
+from covey.sample.native import NativeEngine
+from covey.sample.settings import Sampling
+from tests.models import EOS, PAD, tiny_model
+
+SETTINGS = Sampling(max_new_tokens=40, stop_ids=(EOS, 30), padding_id=PAD, seed=4)
+PROMPTS = [Prompt("", tuple(range(10 + i, 16 + 2 * i)), {}, i, (i, 0)) for i in range(3)]
+
+
+def text(ids):
+    return "".join(chr(64 + i) for i in ids)
+
+
+def engine_of(model, drafts, **options):
+    engine = NativeEngine(text, path="fast", drafts=drafts, checks=True, **options)
+    engine.load(model)
+    return engine
+
+
+def sampled(engine, size=2, settings=SETTINGS, prompts=PROMPTS):
+    return in_order(prompts, engine.generate(prompts, size, settings))
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    """Tokens per sequence of each step that is computed."""
+    seen = []
+    step = Llama.step
+
+    def counted(self, tokens, *args):
+        seen.append(tokens.shape[1])
+        return step(self, tokens, *args)
+
+    monkeypatch.setattr(Llama, "step", counted)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"greedy": True},
+        {"top_k": 3, "temperature": 0.7},
+        {"min_new_tokens": 20},
+        {"stop_strings": (text((40, 41)), text((50,)))},
+        {"max_new_tokens": 7},
+    ],
+    ids=str,
+)
+def test_the_tokens_are_those_of_plain_sampling(kind, shares, options, widths):
+    model, settings = tiny_model(kind, scale=2.5), replace(SETTINGS, **options)
+    expected = sampled(engine_of(model, False, shares_prompts=shares), settings=settings)
+    assert set(widths) <= {1}
+    engine = engine_of(model, True, shares_prompts=shares)
+    for _ in range(3):  # the second and third call know what the first has said
+        got = sampled(engine, settings=settings)
+        assert [[c.ids for c in g.completions] for g in got] == [
+            [c.ids for c in g.completions] for g in expected
+        ]
+        for a, b in zip(got, expected, strict=True):
+            for c, d in zip(a.completions, b.completions, strict=True):
+                assert c.finish == d.finish
+                assert c.logprobs == pytest.approx(d.logprobs, abs=1e-5)
+                assert c.plain_logprobs == pytest.approx(d.plain_logprobs, abs=1e-5)
+    assert max(widths) > 1, "guesses were made"
+
+
+def test_what_was_said_before_takes_a_fraction_of_the_steps(widths):
+    engine = engine_of(tiny_model(scale=3.0), True)
+    settings = replace(SETTINGS, greedy=True, stop_ids=())
+    sampled(engine, 1, settings, PROMPTS[:1])
+    first = len(widths)
+    widths.clear()
+    sampled(engine, 1, settings, PROMPTS[:1])
+    assert first >= 25 and len(widths) <= first / 2
+
+
+def test_options_that_look_at_the_text_are_sampled_without_guesses(widths):
+    model, settings = tiny_model(scale=2.5), replace(SETTINGS, no_repeat_ngram_size=3)
+    expected = sampled(engine_of(model, False), settings=settings)
+    engine = engine_of(model, True)
+    for _ in range(2):
+        assert [g.completions for g in sampled(engine, settings=settings)] == [
+            g.completions for g in expected
+        ]
+    assert set(widths) == {1}
+
+
+def test_frequencies_under_wrong_and_right_guesses_are_the_probabilities(widths):
+    """Chi-square of the second and third token against the exact probabilities; the memory guesses all the time."""
+    model = tiny_model(scale=1.5)
+    prompt = PROMPTS[0]
+    settings = Sampling(max_new_tokens=3, top_k=3)
+    expected: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        longer = {}
+        for said, probability in expected.items():
+            with torch.no_grad():
+                logits = model(torch.tensor([[*prompt.ids, *said]])).logits[0, -1]
+            top = logits.topk(3)
+            for token, share in zip(top.indices.tolist(), top.values.softmax(0).tolist(), strict=True):
+                longer[(*said, token)] = probability * share
+        expected = longer
+    engine = engine_of(model, True)
+    favourite = max(expected, key=expected.__getitem__)
+    fake = Completion(favourite, (0.0,) * 3, "", "length")
+    counts: Counter[tuple[int, ...]] = Counter()
+    calls = 150
+    prompts = [replace(prompt, seed_key=(n, 7)) for n in range(2)]
+    for seed in range(calls):
+        engine.texts.add(Group(prompt, (fake,)))
+        for group in sampled(engine, 3, replace(settings, seed=seed), prompts):
+            counts.update(c.ids for c in group.completions)
+    total = sum(counts.values())
+    assert set(counts) <= set(expected) and max(widths) > 1
+    square = sum((counts[k] - total * p) ** 2 / (total * p) for k, p in expected.items())
+    # 26 degrees of freedom: mean 26, standard deviation 7.2; the 0.999 quantile is 54.1.
+    assert square < 54.1
+
+
+def test_an_index_gives_what_followed_the_same_tokens():
+    index = Index([9, 8, 7, 6, 5])
+    index.add([1, 2, 3, 4])
+    index.extend(0, [])
+    assert index.guess(0, 10) == [1, 2, 3, 4]
+    index.extend(0, [1])
+    assert index.guess(0, 2) == [2, 3]
+    index.extend(0, [5])
+    assert index.guess(0, 2) == []
+    index.extend(1, [7, 1, 5, 2, 2])
+    assert index.guess(0, 9) == [] and index.known(0) == 2
+    index.extend(0, [7, 1, 5])
+    assert index.guess(0, 9) == [2, 2]
+
+
+@pytest.mark.parametrize("length", [0, 1, MATCHED, 12])
+def test_a_prompt_of_any_length_has_an_index(length):
+    index = Index(range(length))
+    index.add([1, 2, 3, 4, 5, 6])
+    index.extend(3, [1, 2, 3, 4])
+    assert index.guess(3, 2) == [5, 6]
+
+
+def test_bad_guesses_pause_drafts_for_a_while():
+    gauge = Gauge()
+    assert gauge.tokens(1) > 1 and gauge.tokens(ROWS) == 1 and gauge.tokens(0) > 1
+    while gauge.tokens(2) > 1:
+        gauge.note(6, 0)
+    assert all(gauge.tokens(2) == 1 for _ in range(PAUSE - 1))
+    for _ in range(50):
+        gauge.note(6, 3)
+        assert gauge.tokens(2) > 1
+
+
+def test_memory_keeps_the_newest_texts_and_has_an_end():
+    memory = Memory()
+    completion = Completion((1, 2), (0.0, 0.0), "", "length")
+    for number in range(REMEMBERED // 4 + 10):
+        memory.add(Group(Prompt("", (number,)), (completion,) * 4))
+    assert memory.after((0,)) == [] and memory.after((REMEMBERED // 4 + 9,)) == [(1, 2)] * 4
+    newer = Completion((3,), (0.0,), "", "length")
+    memory.add(Group(Prompt("", (REMEMBERED // 4,)), (newer,)))
+    assert memory.after((REMEMBERED // 4,)) == [(3,)]
+
+
+def test_many_live_sequences_are_sampled_without_guesses(widths):
+    engine = engine_of(tiny_model(scale=2.5), True)
+    settings = replace(SETTINGS, stop_ids=(), max_new_tokens=12)
+    sampled(engine, ROWS, settings)
+    assert set(widths) == {1}
+    assert fast.LONGEST > 1

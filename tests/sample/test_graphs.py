@@ -1,0 +1,145 @@
+"""Captured steps, with a capture that repeats the work on the CPU: what a CUDA graph does, on the same fixed tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from covey.groups import Prompt
+from covey.sample import graphs, native
+from covey.sample.engine import in_order
+from covey.sample.fast import Limits, layout_of, sample_fast
+from covey.sample.graphs import Graphs
+from covey.sample.native import NativeEngine
+from covey.sample.settings import Sampling
+from covey.sample.weights import refill, weights_of
+from tests.models import EOS, PAD, tiny_model
+
+SETTINGS = Sampling(max_new_tokens=70, stop_ids=(EOS, 17, 30), padding_id=PAD, seed=4)
+PROMPTS = [Prompt("", tuple(range(10 + i, 16 + 3 * i)), {}, i, (i, 0)) for i in range(5)]
+
+
+def text(ids):
+    return ""
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Keys of what was captured."""
+    made = []
+
+    def capture(work, memory):
+        result = work()
+        made.append(tuple(result.shape))
+        return (lambda: result.copy_(work())), result, None
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    monkeypatch.setattr(native, "GRAPHED", ("cpu",))
+    return made
+
+
+def engine_of(model, **options):
+    engine = NativeEngine(text, path="fast", shares_prompts=False, checks=True, **options)
+    engine.load(model)
+    return engine
+
+
+def ids_of(engine, prompts=PROMPTS, size=4, settings=SETTINGS):
+    return [
+        [c.ids for c in g.completions] for g in in_order(prompts, engine.generate(prompts, size, settings))
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"in_place": True}, {"max_sequences": 6}], ids=str)
+def test_captured_steps_say_the_same(captures, options):
+    model = tiny_model("qwen2", scale=1.5)
+    expected = ids_of(general(model))
+    assert len({len(ids) for group in expected for ids in group}) > 5
+    engine = engine_of(model, **options)
+    assert ids_of(engine) == expected and captures
+    number = len(captures)
+    assert ids_of(engine) == expected
+    assert len(captures) == number, "the second call replays the graphs of the first"
+
+
+def general(model):
+    engine = NativeEngine(text, path="general")
+    engine.load(model)
+    return engine
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_graphs_read_the_weights_of_now(captures, in_place):
+    model = tiny_model("qwen2", scale=1.5)
+    engine = engine_of(model, in_place=in_place)
+    ids_of(engine)
+    kept = engine.graphs
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.3)
+    engine.load(model)
+    assert ids_of(engine) == ids_of(general(model))
+    assert engine.graphs is kept
+
+
+def test_longer_texts_and_more_sequences_get_new_slots(captures):
+    model = tiny_model("llama", scale=1.5)
+    engine = engine_of(model)
+    ids_of(engine, PROMPTS[:1], 1)
+    small = engine.graphs
+    longer = replace(SETTINGS, max_new_tokens=150)
+    assert ids_of(engine, settings=longer) == ids_of(general(model), settings=longer)
+    assert engine.graphs is not small
+    big = engine.graphs
+    ids_of(engine, PROMPTS[:2], 2)
+    assert engine.graphs is big
+
+
+def test_a_call_that_is_given_up_leaves_no_slots_behind(captures):
+    model = tiny_model("llama", scale=1.5)
+    engine = engine_of(model)
+    expected = ids_of(engine)
+    groups = engine.generate(PROMPTS, 4, SETTINGS)
+    next(groups)
+    groups.close()
+    assert ids_of(engine) == expected
+
+
+def test_moved_weights_of_the_policy_are_not_written_to():
+    """Weights that are read in place are rebuilt where the policy's tensors have moved, not copied to the old place."""
+    model = tiny_model("llama")
+    weights = weights_of(model, torch.float32, in_place=True)
+    assert refill(weights, model, in_place=True)
+    old = model.model.layers[0].mlp.down_proj.weight.data
+    before = old.clone()
+    model.model.layers[0].mlp.down_proj.weight.data = old + 1
+    assert not refill(weights, model, in_place=True)
+    assert torch.equal(old, before)
+
+
+def test_who_has_ended_may_be_looked_at_seldom():
+    """Between two looks ended sequences are decoded on; what they say then is dropped."""
+    model = tiny_model("qwen2", scale=1.5)
+    expected = ids_of(general(model))
+    with torch.no_grad():
+        weights = weights_of(model, torch.float32, in_place=True)
+    for interval in (3, 8, 50):
+        limits = Limits(1 << 30, 7, shares_prompts=False, interval=interval, checks=True)
+        groups = in_order(PROMPTS, sample_fast(weights, PROMPTS, 4, SETTINGS, text, limits))
+        assert [[c.ids for c in g.completions] for g in groups] == expected
+
+
+def test_a_fixed_pool_stays_where_it_is():
+    weights = weights_of(tiny_model("llama"), torch.float32, in_place=True)
+    kept = Graphs(weights, layout_of(weights), 5, 64)
+    places = [t.data_ptr() for t in (*kept.pool.keys, *kept.pool.values)]
+    kept.pool.claim([1, 2, 3, 4, 5])
+    for owner in (1, 2, 4):
+        kept.pool.release(owner)
+    kept.pool.compact()
+    kept.pool.check_integrity()
+    assert [t.data_ptr() for t in (*kept.pool.keys, *kept.pool.values)] == places
+    with pytest.raises(AssertionError):
+        kept.pool.claim(range(10, 20))

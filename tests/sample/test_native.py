@@ -1,0 +1,260 @@
+"""Which path a policy takes, what it computes in, and what it may take of the machine."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from covey.errors import CoveyWarning, EngineError
+from covey.groups import Prompt
+from covey.sample import fast, native
+from covey.sample.engine import in_order
+from covey.sample.native import NativeEngine
+from covey.sample.settings import Sampling
+from tests.models import EOS, PAD, tiny_model
+
+SETTINGS = Sampling(max_new_tokens=10, stop_ids=(EOS,), padding_id=PAD, seed=2)
+PROMPTS = [Prompt("", tuple(range(10 + i, 14 + 3 * i)), {}, i, (i, 0)) for i in range(4)]
+
+
+def text(ids):
+    return " ".join(map(str, ids))
+
+
+def ids_of(engine, prompts=PROMPTS, size=3, settings=SETTINGS):
+    groups = in_order(prompts, engine.generate(prompts, size, settings))
+    return [[c.ids for c in group.completions] for group in groups]
+
+
+def engine_of(model, **options):
+    engine = NativeEngine(text, **options)
+    engine.load(model)
+    return engine
+
+
+# --- which path -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral"])
+def test_the_family_takes_the_fast_path(kind):
+    engine = engine_of(tiny_model(kind), path="fast")
+    ids_of(engine)
+    assert engine.reason is None and engine.weights is not None
+
+
+def test_other_models_take_the_general_path_without_a_word():
+    engine = engine_of(tiny_model("gpt2"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CoveyWarning)
+        ids_of(engine)
+    assert "GPT2" in engine.reason and engine.weights is None
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"hidden_act": "gelu"}, "activation"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "positions"),
+    ],
+)
+def test_what_the_fast_path_does_not_know_is_an_error_where_it_is_asked_for(config, reason):
+    with pytest.raises(EngineError, match=reason):
+        ids_of(engine_of(tiny_model("llama", **config), path="fast"))
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "rope_theta": 5e4,
+        },
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4},
+    ],
+    ids=lambda r: r["rope_type"],
+)
+def test_scaled_positions_are_those_of_the_model(rope):
+    model = tiny_model("llama", scale=3.0, rope_parameters=rope)
+    assert ids_of(engine_of(model, path="fast")) == ids_of(engine_of(model, path="general"))
+
+
+def test_biases_ties_and_head_sizes_are_read_from_the_model():
+    for config in (
+        {"attention_bias": True, "mlp_bias": True},
+        {"tie_word_embeddings": True},
+        {"head_dim": 12},
+        {"num_key_value_heads": 1},
+        {"num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+    ):
+        model = tiny_model("llama", scale=2.0, **config)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("bias") or "norm" in name:
+                    parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+        assert ids_of(engine_of(model, path="fast")) == ids_of(engine_of(model, path="general")), config
+
+
+def test_a_sliding_window_that_is_too_short_takes_the_general_path():
+    model = tiny_model("mistral", scale=3.0, sliding_window=12)
+    expected = ids_of(engine_of(model, path="general"))
+    assert ids_of(engine_of(model)) == expected
+    with pytest.raises(EngineError, match="window"):
+        ids_of(engine_of(model, path="fast"))
+    short = replace(SETTINGS, max_new_tokens=2)
+    assert ids_of(engine_of(model, path="fast"), PROMPTS[:1], 2, short) == ids_of(
+        engine_of(model, path="general"), PROMPTS[:1], 2, short
+    )
+
+
+def test_a_fast_path_that_computes_something_else_is_not_used(monkeypatch):
+    """The check sees a wrong scale of the scores; one warning, and samples are those of the general path."""
+    model = tiny_model("qwen2", scale=3.0)
+    expected = ids_of(engine_of(model, path="general"))
+
+    def wrong(*args, **kwargs):
+        weights = native_weights_of(*args, **kwargs)
+        return replace(weights, embedding=1.3 * weights.embedding)
+
+    native_weights_of = native.weights_of
+    monkeypatch.setattr(native, "weights_of", wrong)
+    engine = NativeEngine(text)
+    with pytest.warns(CoveyWarning, match="general path") as caught:
+        for _ in range(3):
+            engine.load(model)
+            assert ids_of(engine) == expected
+    assert len([w for w in caught if w.category is CoveyWarning]) == 1
+    with pytest.raises(EngineError, match="nats"):
+        ids_of(engine_of(model, path="fast"))
+
+
+def test_the_check_is_made_once_per_policy(monkeypatch):
+    calls = []
+    gap = native.selfcheck.gap
+    monkeypatch.setattr(native.selfcheck, "gap", lambda *a: calls.append(1) or gap(*a))
+    engine, model = NativeEngine(text), tiny_model()
+    for _ in range(3):
+        engine.load(model)
+        ids_of(engine)
+    assert len(calls) == 1
+    engine.load(tiny_model("llama"))
+    ids_of(engine)
+    assert len(calls) == 2
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+def test_the_dtype_is_that_of_autocast_or_of_the_weights():
+    bf16 = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    for model, autocast, expected in (
+        (tiny_model(), nullcontext, torch.float32),
+        (tiny_model(), bf16, torch.bfloat16),
+        (tiny_model().to(torch.bfloat16), nullcontext, torch.bfloat16),
+    ):
+        engine = engine_of(model, autocast=autocast, path="fast")
+        ids_of(engine)
+        assert engine.weights.dtype == expected
+    engine = engine_of(tiny_model().to(torch.bfloat16), dtype=torch.float32, path="fast")
+    ids_of(engine)
+    assert engine.weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize("options", [{}, {"shares_prompts": False, "in_place": True}], ids=str)
+def test_bfloat16_logprobs_are_near_those_of_float32(options):
+    """Rounding to 8 bits moves log-probabilities of this model by less than 0.1; a mistake moves them by nats."""
+    model = tiny_model("qwen2", scale=2.0)
+    groups = list(
+        engine_of(model, dtype=torch.bfloat16, path="fast", **options).generate(PROMPTS, 8, SETTINGS)
+    )
+    gaps = []
+    with torch.no_grad():
+        for group in groups:
+            for completion in group.completions:
+                ids = torch.tensor([[*group.prompt.ids, *completion.ids]])
+                full = torch.log_softmax(model(ids).logits[0, len(group.prompt.ids) - 1 : -1], -1)
+                own = full[torch.arange(len(completion.ids)), torch.tensor(completion.ids)]
+                gaps.append((own - torch.tensor(completion.plain_logprobs)).abs())
+    assert torch.cat(gaps).mean() < 0.05
+
+
+def test_an_adapted_policy_is_sampled_with_its_adapter():
+    policy = get_peft_model(tiny_model("qwen2", scale=2.0), LoraConfig(r=4, target_modules="all-linear"))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.3, generator=generator)
+    plain = ids_of(engine_of(tiny_model("qwen2", scale=2.0), path="fast"))
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    adapted = ids_of(engine_of(policy, path="fast"))
+    assert adapted == ids_of(engine_of(policy, path="general")) and adapted != plain
+    assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
+
+
+def test_release_gives_the_copy_back_and_sampling_makes_it_again():
+    engine = engine_of(tiny_model(), path="fast")
+    first = ids_of(engine)
+    engine.release()
+    assert engine.weights is None
+    assert ids_of(engine) == first
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("tokens", [3, 7, 64])
+def test_prompts_that_are_read_in_parts_are_read_right(shares, tokens):
+    prompts = [
+        Prompt("", tuple(10 + (7 * i + n) % 80 for n in range(length)), {}, i, (i, 0))
+        for i, length in enumerate([1, 40, 40, 23, 8, 8, 8, 61])
+    ]
+    model = tiny_model("qwen2", scale=3.0)
+    expected = ids_of(engine_of(model, path="general"), prompts)
+    engine = engine_of(model, path="fast", prefill_tokens=tokens, shares_prompts=shares, checks=True)
+    assert ids_of(engine, prompts) == expected
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_long_completions_move_from_pool_to_pool(shares):
+    """Sequences of one call end anywhere between 1 and 300 tokens, while others wait for a slot."""
+    settings = replace(SETTINGS, max_new_tokens=300, stop_ids=(EOS, 17))
+    model = tiny_model("llama", scale=1.5)
+    expected = ids_of(engine_of(model, path="general"), size=6, settings=settings)
+    engine = engine_of(model, path="fast", shares_prompts=shares, max_sequences=9, checks=True)
+    assert ids_of(engine, size=6, settings=settings) == expected
+    lengths = [len(ids) for group in expected for ids in group]
+    assert min(lengths) < 40 and max(lengths) > 130
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_the_cache_keeps_to_its_budget(monkeypatch, shares):
+    caches = []
+
+    class Watched(fast.Cache):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            caches.append(self)
+
+    monkeypatch.setattr(fast, "Cache", Watched)
+    settings = replace(SETTINGS, max_new_tokens=120, stop_ids=(EOS, 17, 30))
+    model = tiny_model("llama", scale=1.5)
+    everything = ids_of(engine_of(model, path="fast", shares_prompts=shares), size=8, settings=settings)
+    unbounded = caches.pop().peak
+    for budget in (unbounded // 2, unbounded // 4):
+        engine = engine_of(model, path="fast", memory=budget, shares_prompts=shares, checks=True)
+        assert ids_of(engine, size=8, settings=settings) == everything
+        # What moves from one pool to the next is held twice for a moment.
+        assert caches.pop().peak <= 1.2 * budget
