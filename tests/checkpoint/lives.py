@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import random
+import resource
 import select
 import signal
 import subprocess
@@ -18,9 +19,12 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from covey.errors import CoveyWarning
 
 ROOT = Path(__file__).parents[2]
 CLOCKS = ("time/", "step_time", "memory/", "train_runtime", "train_samples", "train_steps")
@@ -89,6 +93,11 @@ def first_letter(completions: Any) -> list[float]:
     return [float(len(text) % 4) for text in completions]
 
 
+def rarely(completion_ids: Any) -> list[float]:
+    """A reward that many groups have no spread in, so that dynamic sampling has something to replace."""
+    return [float(sum(ids) % 7 == 0) for ids in completion_ids]
+
+
 def mixture() -> Any:
     from covey.rewards import Linear, Mixture, reward
 
@@ -115,6 +124,11 @@ def variants() -> dict[str, dict[str, Any]]:
         "mixture": {"rewards": mixture, "save_steps": 1, "logging_steps": 4, "save_total_limit": 2},
         "stream": {"stream": True, "save_steps": 2, "logging_steps": 3, "sync_ref_model": True, "beta": 0.05,
                    "ref_model_sync_steps": 1},
+        "dynamic sampling": {
+            "stream": True, "rows": 40, "rewards": lambda: rarely, "dynamic_sampling": True,
+            "dynamic_sampling_rounds": 2, "per_device_train_batch_size": 4, "steps_per_generation": 2,
+            "num_iterations": 2, "save_steps": 1,
+        },
         "epochs": {
             "max_steps": -1, "num_train_epochs": 2, "rows": 6, "eval_strategy": "epoch", "save_steps": 3,
             "logging_strategy": "epoch", "rewards": mixture,
@@ -146,8 +160,9 @@ def run(variant: str, policy: str, out: Path, kill: dict[str, Any] | None, began
     trainer = make(policy, out / "run", rewards, dataset, **settings)
     counts = watch(trainer, kill or {})
     began()
+    start = time.monotonic()
     trainer.train()
-    end = {"end": end_of(trainer, out / "run"), "points": counts}
+    end = {"end": end_of(trainer, out / "run"), "points": counts, "seconds": time.monotonic() - start}
     (out / "end.json").write_text(json.dumps(end))
 
 
@@ -187,7 +202,8 @@ def timeless(numbers: dict[str, Any]) -> dict[str, Any]:
 # --- how it is killed -----------------------------------------------------------------------------------------------------
 
 POINTS = (
-    "sample", "score", "evaluate", "forward", "optimizer", "write", "sync", "move", "delete", "record", "load",
+    "sample", "score", "evaluate", "forward", "optimizer", "write", "sync", "move", "delete", "record", "full disk",
+    "load",
 )  # fmt: skip
 
 
@@ -198,12 +214,13 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
     import torch
 
     from covey.checkpoint import folders, manifest
+    from covey.checkpoint.saving import WholeCheckpoints
     from covey.runs.jsonl import JsonLines
 
     places: dict[str, tuple[Any, str]] = {
         "sample": (trainer.engine, "generate"),
-        "score": (trainer.scorer, "score"),
-        "evaluate": (trainer.scorer, "judge"),
+        "score": (trainer.scorer, "judge"),
+        "evaluate": (trainer, "_evaluated"),
         "forward": (trainer, "compute_loss"),
         "optimizer": (torch.optim.AdamW, "step"),
         "write": (torch, "save"),
@@ -211,6 +228,7 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
         "move": (folders.os, "rename"),
         "delete": (shutil, "rmtree"),
         "record": (JsonLines, "append"),
+        "full disk": (WholeCheckpoints, "_save_checkpoint"),
         "load": (trainer, "_load_optimizer_and_scheduler"),
     }
     counts = dict.fromkeys(places, 0)
@@ -242,8 +260,24 @@ def half_done(point: str, original: Any, args: Any, kwargs: Any) -> None:
         files = sorted(p for p in Path(args[0]).rglob("*") if p.is_file())
         for path in files[: len(files) // 2]:
             path.unlink()
+    elif point == "full disk":
+        with full_disk():
+            original(*args, **kwargs)
     elif point in ("score", "evaluate", "optimizer"):
         original(*args, **kwargs)
+
+
+@contextmanager
+def full_disk(limit: int = 2000) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes: what is written fails as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
 
 
 # --- the server -----------------------------------------------------------------------------------------------------------
@@ -278,6 +312,7 @@ def one_life(request: dict[str, Any]) -> int:
         code = 1
         try:
             warnings.simplefilter("ignore")
+            warnings.filterwarnings("always", category=CoveyWarning)
             run(request["variant"], request["policy"], out, kill, lambda: os.write(says, b"!"))
             code = 0
         except BaseException:
