@@ -17,6 +17,7 @@ from covey.errors import CoveyError
 VERBS = {
     "quickstart": "watch the bundled policy learn, on a laptop, in three minutes",
     "check": "try rewards on a slice of the data before a run, and attack them",
+    "generate": "sample completions from a model, prompts in, JSON lines out",
     "watch": "serve the page of a run that goes on, on 127.0.0.1",
     "report": "write one self-contained HTML file about a run, or several to compare",
     "doctor": "name what goes wrong in a run, with evidence and what to try",
