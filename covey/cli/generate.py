@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -79,8 +79,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    number = {"type": int, "metavar": "N"}
-    share = {"type": float, "metavar": "P"}
+    number: Any = {"type": int, "metavar": "N"}
+    share: Any = {"type": float, "metavar": "P"}
     parser.add_argument("-n", "--samples", default=1, help="completions per prompt (default: 1)", **number)
     parser.add_argument("--max-tokens", default=256, help="tokens per completion (default: 256)", **number)
     parser.add_argument("--min-tokens", default=0, help="no end before so many tokens", **number)
@@ -216,7 +216,7 @@ def settings(args: argparse.Namespace, ending: Sequence[int], padding: int | Non
 def lines(group: Group, with_logprobs: bool) -> Iterator[dict[str, Any]]:
     """What is written of a group: one value per completion."""
     for index, (completion, said) in enumerate(zip(group.completions, group.contents(), strict=True)):
-        line = {
+        line: dict[str, Any] = {
             "row": group.prompt.row,
             "index": index,
             "prompt": group.prompt.content,
@@ -242,17 +242,13 @@ def _device(name: str | None) -> Any:
         raise ConfigError(f"--device is {name!r}; give cpu, cuda, or cuda:1.") from error
 
 
-@contextmanager
-def _opened(path: str | None) -> Iterator[TextIO]:
+def _opened(path: str | None) -> AbstractContextManager[TextIO]:
     if path is None:
-        yield sys.stdout
-        return
+        return nullcontext(sys.stdout)
     try:
-        file = Path(path).open("w", encoding="utf-8")
+        return Path(path).open("w", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--output {path} cannot be written: {error}") from error
-    with file:
-        yield file
 
 
 def _summarise(
