@@ -90,6 +90,14 @@ class GRPOConfig(TrainingArguments):
     remove_unused_columns: bool | None = _help(  # type: ignore[assignment]
         False, "No effect: all columns reach the rewards."
     )
+    resume_from_checkpoint: str | None = _help(
+        None,
+        "What train() goes on from where it is not told: 'true' (the last whole checkpoint), 'auto' (the same, or start), "
+        "or a folder.",
+    )
+    restore_callback_states_from_checkpoint: bool = _help(
+        True, "A resumed run goes on with the patience of early stopping and the like."
+    )
 
     # --- model
     model_init_kwargs: dict[str, Any] | str | None = _help(

@@ -91,6 +91,12 @@ class Recording:
                 if hint.severity != "note":
                     print(f"hint: {hint.text()}")
 
+    def sync(self) -> None:
+        """Return when what was recorded is on the disk: a checkpoint that is about to be in place rests on it."""
+        self.session.sync()
+        if self.completions is not None:
+            self.completions.sync()
+
     def close(self, end: End, message: str | None = None, **details: Any) -> None:
         """The run is over; what comes later, such as an evaluation, is not part of it."""
         self.session.close(end, message, **details)
