@@ -47,7 +47,9 @@ def steps_to_the_format(completions, **kwargs):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
     parser.add_argument("--out", default="runs/countdown-smollm2")
     parser.add_argument("--steps", type=int, default=48)

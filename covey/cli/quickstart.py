@@ -28,12 +28,23 @@ The run is in {run}, the model in {model}. What to type next:
 Your own reward is a function of completions that returns one number each: the README has one in twenty lines.
 """
 
+EXAMPLES = """
+examples:
+  covey quickstart
+  covey quickstart --seed 1 --out second-run       another run of the dice
+  covey quickstart --steps 10                      a glance
+
+Exit status: 0 trained, 3 the run broke off, 130 stopped with Ctrl-C.
+"""
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "quickstart",
         help="watch the bundled policy learn, on a laptop, in three minutes",
         description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", default="quickstart-run", help="folder of the run (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the samples and the order of the prompts")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from covey.errors import LoadingError
@@ -42,6 +43,7 @@ class Reference:
             with torch.no_grad():
                 yield policy
         finally:
+            _give_up_gathered(policy)
             self._exchange(parameters)
 
     @torch.no_grad()
@@ -69,6 +71,7 @@ class Reference:
 
     def _parameters(self, policy: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters by name; the values are brought to where they are, and cut as they are."""
+        _give_up_gathered(policy)
         parameters = {n.replace(WRAPPED, ""): p for n, p in policy.named_parameters()}
         for name, value in self.values.items():
             if name not in parameters or hasattr(parameters[name], "ds_id"):
@@ -106,6 +109,17 @@ class Reference:
             else:
                 own, parameter.data = parameter.data, self.values[name]
                 self.values[name] = own
+
+
+def _give_up_gathered(policy: nn.Module) -> None:
+    """Let every parameter be its process's part again.
+
+    FSDP2 keeps some weights gathered after a forward pass, those of the head among them, and the next pass would compute
+    with them although the parts have changed.
+    """
+    for module in policy.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _local(parameter: Tensor) -> Tensor:
