@@ -23,6 +23,7 @@ from covey.checkpoint.choosing import Choice, choose
 from covey.checkpoint.faults import Faults
 from covey.checkpoint.folders import STAGING, checkpoint_name, checkpoints, publish, rotate, tidy
 from covey.checkpoint.manifest import write_manifest
+from covey.checkpoint.quiet import without_progress_bars
 from covey.errors import CoveyWarning
 
 
@@ -148,7 +149,7 @@ class WholeCheckpoints(Trainer):
         return nullcontext() if self._faults is None else self._faults.kept()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        with self._kept():
+        with self._kept(), without_progress_bars():
             super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 INTRO = """\
-A language model of {millions:.1f} million weights that has seen careless work learns, by GRPO alone, to work carefully.
+A language model of {millions:.1f} million weights that has caught bad habits learns, by GRPO alone, to work carefully.
 
   countdown   numbers and a target → an expression          a rule checks it
   code        what a function should do → the function      tests check it
-  text        a topic and a mood → a sentence               a small neural model scores it
+  text        two things → a friendly sentence about them   a small neural model scores it
 
 Accuracy is measured on {count} puzzles of each checkable task that it never trains on, before and after.
 """
