@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
     from transformers.utils import logging
 
-    torch.set_num_threads(1)  # matrices this small: several threads wait for one another longer than they compute
+    torch.set_num_threads(
+        1
+    )  # matrices this small: several threads wait for one another longer than they compute
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     start = time.perf_counter()
