@@ -53,8 +53,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
     from transformers.utils import logging
 
+    torch.set_num_threads(
+        1
+    )  # matrices this small: several threads wait for one another longer than they compute
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     start = time.perf_counter()
