@@ -21,9 +21,9 @@ Accuracy is measured on {count} puzzles of each checkable task that it never tra
 NEXT = """\
 The run is in {run}, the model in {model}. What to type next:
 
-  covey report {run}        the whole run on one page: curves, completions side by side, hints
-  covey doctor {run}        what could go better
-  covey quickstart --seed 1        another run of the dice
+  covey report {run}                       the whole run on one page: curves, completions side by side, hints
+  covey doctor {run}                       what could go better
+  covey quickstart --seed 1 --out second-run          another run of the dice
 
 Your own reward is a function of completions that returns one number each: the README has one in twenty lines.
 """
