@@ -616,6 +616,8 @@ class GRPOTrainer(WholeCheckpoints):
         if "train_loss" in logs:  # the Trainer's own is that of the steps since the last start
             logs |= self.run_ledger.reduce([self.run_ledger.drain()])
         super().log(logs, start_time)
+        if "loss" in logs and self.recording is not None:
+            self.recording.logged(self.callback_handler.callbacks)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """6 per weight and token (arXiv:2001.08361, section 2.1)."""

@@ -241,8 +241,12 @@ def watched(original: Any, point: str, counts: dict[str, int], kill: dict[str, A
     def call(*args: Any, **kwargs: Any) -> Any:
         counts[point] += 1
         if kill.get("point") == point and counts[point] == kill["count"]:
-            half_done(point, original, args, kwargs)
-            os.kill(os.getpid(), signal.SIGKILL)
+            if kill.get("goes_on"):
+                return half_done(point, original, args, kwargs)
+            if "signals" not in kill:
+                half_done(point, original, args, kwargs)
+            for number in kill.get("signals", [signal.SIGKILL]):
+                os.kill(os.getpid(), number)
         return original(*args, **kwargs)
 
     return call
@@ -311,10 +315,15 @@ def one_life(request: dict[str, Any]) -> int:
         os.dup2(log, 1), os.dup2(log, 2)
         code = 1
         try:
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler
+            )  # it is ignored in a job in the background
             warnings.simplefilter("ignore")
             warnings.filterwarnings("always", category=CoveyWarning)
             run(request["variant"], request["policy"], out, kill, lambda: os.write(says, b"!"))
             code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
         except BaseException:
             traceback.print_exc()
         finally:

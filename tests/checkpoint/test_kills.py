@@ -114,6 +114,19 @@ def test_a_checkpoint_that_a_power_cut_left_half_is_named_and_the_one_before_is_
     assert_same_end(whole, out, "after a power cut")
 
 
+def test_a_full_disk_costs_a_checkpoint_and_nothing_else(server, policy, tmp_path):
+    whole = whole_life(server, policy, "plain", tmp_path / "whole")
+    out = tmp_path / "full"
+    kill = {"point": "full disk", "count": 2, "goes_on": True}
+    assert server.live("plain", policy, out, kill) == 0, log(out)[-3000:]
+    assert "Checkpoint 4 could not be saved: " in log(out) and "File too large" in log(out)
+    assert f"The last one is {out / 'run' / 'checkpoint-2'}." in log(out)
+    found = end(out)["end"]
+    assert found.pop("checkpoints") == ["checkpoint-2", "checkpoint-6"]
+    whole["end"].pop("checkpoints")
+    assert found == whole["end"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_same_at_many_random_moments(server, policy, tmp_path, variant):
