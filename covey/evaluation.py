@@ -11,7 +11,7 @@ from typing import Any
 
 from covey.groups import Prompt, PromptContent, ScoredGroup
 from covey.metrics import Metric, merge
-from covey.runs.statistics import bootstrap_interval, pass_at_k, wilson_interval
+from covey.runs.statistics import Interval, bootstrap_interval, pass_at_k, wilson_interval
 from covey.sample.engine import Engine, in_order
 from covey.sample.settings import Sampling
 from covey.score.scorer import Scorer, completion_metrics
@@ -100,37 +100,45 @@ def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]
     return numbers
 
 
-def _summary(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    numbers = _interval("reward", [[t for t in s.totals if t is not None] for s in groups])
-    for name in dict.fromkeys(name for s in groups for name in s.scores):
-        by_prompt = [[x.value for x in s.scores[name] if x.value is not None] for s in groups]
-        numbers |= _interval(f"rewards/{name}", by_prompt)
-        numbers |= _pass_at(f"rewards/{name}", by_prompt)
-    return numbers
+def interval_over_prompts(by_prompt: Sequence[Sequence[float]]) -> Interval | None:
+    """Mean over all values with its 95 % interval: Wilson's for one verdict per prompt, else a bootstrap over prompts.
 
+    Args:
+        by_prompt: the values of each prompt's completions; prompts without any are left out.
 
-def _interval(name: str, by_prompt: Sequence[Sequence[float]]) -> dict[str, float]:
-    """95 % interval of a mean: Wilson's for one verdict per prompt, otherwise a bootstrap over prompts."""
+    Returns:
+        None where there is no value at all.
+    """
     kept = [list(values) for values in by_prompt if values]
     if not kept:
-        return {}
+        return None
     if all(len(values) == 1 for values in kept) and _are_verdicts(kept):
-        interval = wilson_interval(sum(v[0] for v in kept), len(kept))
-    else:
-        interval = bootstrap_interval([sum(v) / len(v) for v in kept], [len(v) for v in kept])
-    return {f"{name}/low": interval.low, f"{name}/high": interval.high}
+        return wilson_interval(sum(v[0] for v in kept), len(kept))
+    return bootstrap_interval([sum(v) / len(v) for v in kept], [len(v) for v in kept])
 
 
-def _pass_at(name: str, by_prompt: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Unbiased pass@k for k = 1, 2, 4, ... up to the size of the groups, where the values are verdicts."""
+def passes_at(by_prompt: Sequence[Sequence[float]]) -> dict[int, float]:
+    """Unbiased pass@k for k = 1, 2, 4, ... up to the size of the groups, where all values are verdicts."""
     kept = [list(values) for values in by_prompt if values]
     size = min((len(values) for values in kept), default=0)
     if size < 2 or not _are_verdicts(kept):
         return {}
     powers = [2**i for i in range(size.bit_length()) if 2**i <= size]
-    return {
-        f"{name}/pass@{k}": sum(pass_at_k(len(v), int(sum(v)), k) for v in kept) / len(kept) for k in powers
-    }
+    return {k: sum(pass_at_k(len(v), int(sum(v)), k) for v in kept) / len(kept) for k in powers}
+
+
+def _summary(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    numbers = _bounds("reward", [[t for t in s.totals if t is not None] for s in groups])
+    for name in dict.fromkeys(name for s in groups for name in s.scores):
+        by_prompt = [[x.value for x in s.scores[name] if x.value is not None] for s in groups]
+        numbers |= _bounds(f"rewards/{name}", by_prompt)
+        numbers |= {f"rewards/{name}/pass@{k}": value for k, value in passes_at(by_prompt).items()}
+    return numbers
+
+
+def _bounds(name: str, by_prompt: Sequence[Sequence[float]]) -> dict[str, float]:
+    interval = interval_over_prompts(by_prompt)
+    return {} if interval is None else {f"{name}/low": interval.low, f"{name}/high": interval.high}
 
 
 def _are_verdicts(by_prompt: Sequence[Sequence[float]]) -> bool:

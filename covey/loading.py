@@ -96,7 +96,7 @@ def load_tokenizer(
     """The tokenizer that was given, or the one that belongs to the model. A processor's tokenizer is taken out of it.
 
     Raises:
-        LoadingError: a module that does not say where its tokenizer is.
+        LoadingError: a module that does not say where its tokenizer is, or there is none.
     """
     if processing_class is not None:
         return getattr(processing_class, "tokenizer", processing_class)
@@ -105,7 +105,10 @@ def load_tokenizer(
         raise LoadingError(
             "The model does not say where it came from. Pass its tokenizer as processing_class."
         )
-    return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise LoadingError(f"The tokenizer of {name!r} cannot be loaded: {error}") from error
 
 
 def model_name(model: str | nn.Module | ModelConfig) -> str:
@@ -206,16 +209,55 @@ def generation_config(model: nn.Module) -> GenerationConfig | None:
     return getattr(model, "generation_config", None)
 
 
-def merge_adapter(policy: nn.Module, folder: str, tokenizer: Any = None) -> nn.Module:
+def load_adapter(
+    folder: str, base: str | None = None, init_kwargs: dict[str, Any] | None = None
+) -> nn.Module:
+    """A saved adapter around its base model.
+
+    Args:
+        folder: what `save_pretrained` of a PeftModel wrote, or a checkpoint of a run that trains an adapter.
+        base: the base model, where it is not where the adapter says.
+        init_kwargs: arguments for loading the base model.
+
+    Raises:
+        LoadingError: there is no adapter, or its base model cannot be loaded.
+    """
+    from peft import PeftConfig, PeftModel
+
+    try:
+        config = PeftConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise LoadingError(f"{folder} holds no adapter: {error}") from error
+    name = base or config.base_model_name_or_path
+    if not name:
+        raise LoadingError(
+            f"The adapter in {folder} does not say which model it belongs to. Name its base model."
+        )
+    return PeftModel.from_pretrained(load_policy(name, init_kwargs), folder)
+
+
+def merge_adapter(
+    policy: nn.Module,
+    folder: str,
+    tokenizer: Any = None,
+    *,
+    keep: bool = True,
+    dtype: str | torch.dtype | None = None,
+) -> nn.Module:
     """Save the policy with its adapter merged into the weights, so that it loads without peft.
 
-    The policy itself keeps its adapter.
+    Args:
+        keep: the policy keeps its adapter, and a copy is merged; False merges in place and needs no second copy.
+        dtype: precision of what is saved; that of the policy where None. The sum is made in the policy's own.
     """
     from peft import PeftModel
 
     if not isinstance(policy, PeftModel):
         raise LoadingError(f"{type(policy).__name__} has no adapter to merge. Save it with save_pretrained.")
-    merged: Any = copy.deepcopy(policy).merge_and_unload()
+    merged: Any = (copy.deepcopy(policy) if keep else policy).merge_and_unload()
+    saved_as = resolved_dtype(dtype)
+    if isinstance(saved_as, torch.dtype):
+        merged.to(saved_as)
     merged.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)

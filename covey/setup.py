@@ -144,13 +144,19 @@ def task_names(dataset: Any, column: str) -> list[str]:
     return names if len(names) <= MOST_TASKS else []
 
 
-def training_plan(args: GRPOConfig, rows: Sequence[int] | None, has_data: bool) -> Plan:
-    """What the settings mean for this dataset; without one, for a step."""
+def training_plan(
+    args: GRPOConfig, rows: Sequence[int] | None, has_data: bool, ranks: int | None = None
+) -> Plan:
+    """What the settings mean for this dataset; without one, for a step.
+
+    Args:
+        ranks: processes; by default those of this launch.
+    """
     return make_plan(
         group_size=args.num_generations,
         micro_batch=args.per_device_train_batch_size,
         accumulation=args.gradient_accumulation_steps,
-        ranks=args.world_size,
+        ranks=ranks or args.world_size,
         steps_per_generation=args.steps_per_generation,
         generation_batch_size=args.generation_batch_size,
         iterations=args.num_iterations,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import CoveyError, DatasetError, RewardError
+from covey.cli.arguments import add_set, completed
+from covey.errors import ConfigError, CoveyError, DatasetError, RewardError
 
 if TYPE_CHECKING:
     from covey.groups import PromptContent
@@ -19,6 +18,7 @@ HELP = "try rewards out on a dataset before a run: coverage, right answers, atta
 
 EXAMPLES = """
 examples:
+  covey check recipes/mixture.yaml                       the rewards and the data of a recipe
   covey check data.jsonl --reward SameAnswer --reward ThinkFormat
   covey check data.jsonl --reward my_rewards:mixture --rows 200 --json
   covey check data.jsonl --reward my_rewards:correct --completions samples.jsonl
@@ -40,14 +40,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dataset", help="a .jsonl, .json, .csv or .parquet file, or a dataset's name")
-    parser.add_argument(
-        "--reward", action="append", required=True, metavar="NAME", help="may be given several times"
+    dataset = parser.add_argument(
+        "dataset",
+        help="a recipe, a .jsonl, .json, .csv or .parquet file, a bundled generator, or a dataset's name",
     )
-    parser.add_argument("--split", default="train", help="of a dataset given by name (train)")
-    parser.add_argument(
-        "--prompt", default="prompt", metavar="COLUMN", help="the column with the prompts (prompt)"
+    completed(dataset, files=True)
+    reward = parser.add_argument(
+        "--reward", action="append", default=[], metavar="NAME", help="may be given several times"
     )
+    completed(reward, words=bundled)
+    parser.add_argument("--split", help="of a dataset given by name, or of a generator (train)")
+    parser.add_argument("--prompt", metavar="COLUMN", help="the column with the prompts (prompt)")
+    add_set(parser)
     parser.add_argument("--rows", type=int, default=64, help="rows to look at (64)")
     parser.add_argument(
         "--completions", metavar="FILE", help="JSON lines with `completion`, and `prompt` or `row`"
@@ -66,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
     from covey.rewards import check_rewards
 
     try:
-        rewards = [load_reward(name) for name in args.reward]
+        rewards, rows = rewards_and_rows(args)
         report = check_rewards(
             rewards,
-            load_rows(args.dataset, args.split, args.prompt),
+            rows,
             num_rows=args.rows,
             completions=args.completions,
             sample=sampler(args.model, args.max_tokens) if args.model else None,
@@ -82,6 +86,39 @@ def run(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
+def rewards_and_rows(args: argparse.Namespace) -> tuple[Any, Any]:
+    """What is checked, and on what: of a recipe, or as the options say.
+
+    Raises:
+        ConfigError: no reward, or options that have no effect on a recipe.
+    """
+    from covey.recipes.data import load_data, section_of
+    from covey.recipes.nodes import Mark, node_of
+
+    if args.dataset.endswith((".yaml", ".yml")):
+        return of_recipe(args)
+    if not args.reward:
+        raise ConfigError("No reward to check. Add --reward NAME, or give a recipe.")
+    if args.set:
+        raise ConfigError("--set has no effect without a recipe.")
+    rewards = [load_reward(name) for name in args.reward]
+    section = section_of(args.dataset, args.split, prompt=args.prompt)
+    return rewards, load_data(node_of(section, Mark("command line")))
+
+
+def of_recipe(args: argparse.Namespace) -> tuple[Any, Any]:
+    """A recipe's rewards and its training data."""
+    from covey.recipes import Recipe
+
+    for option in ("reward", "split", "prompt"):
+        if getattr(args, option):
+            raise ConfigError(f"--{option} has no effect: {args.dataset} says it. Use --set.")
+    recipe = Recipe.load(args.dataset, args.set)
+    if recipe.train_dataset is None:
+        raise DatasetError(f"{args.dataset} has no training data to check rewards on. Add a section 'data'.")
+    return recipe.rewards(), recipe.train_dataset
+
+
 def load_reward(name: str) -> Any:
     """A bundled reward by its name, or `module:attribute`; a class is made with its defaults.
 
@@ -89,18 +126,15 @@ def load_reward(name: str) -> Any:
         RewardError: there is no such thing.
     """
     import covey.rewards
+    from covey.recipes.objects import import_object
 
-    module, colon, attribute = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(import_module(module), attribute) if colon else getattr(covey.rewards, name)
+        found = import_object(name) if ":" in name else getattr(covey.rewards, name)
         return found() if isinstance(found, type) else found
-    except (ImportError, AttributeError, TypeError) as error:
+    except (ConfigError, AttributeError, TypeError) as error:
         raise RewardError(
             f"--reward {name}: {error}. Give a bundled reward ({', '.join(bundled())}), or module:attribute."
         ) from error
-    finally:
-        sys.path.pop(0)
 
 
 def bundled() -> list[str]:
@@ -118,30 +152,6 @@ def bundled() -> list[str]:
         *("NumberMatch", "Repetition", "SameAnswer", "StdioTests", "ThinkFormat", "code_reward_func"),
         *("format_reward_func", "math_reward_func", "simple_math_reward_func"),
     ]
-
-
-def load_rows(source: str, split: str, prompt: str) -> Any:
-    """The rows of a file or of a dataset by name, with the prompts in the column `prompt`.
-
-    Raises:
-        DatasetError: it cannot be loaded, or has no such column.
-    """
-    from datasets import load_dataset
-
-    kind = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}.get(Path(source).suffix)
-    try:
-        rows = (
-            load_dataset(kind, data_files=source, split="train")
-            if kind
-            else load_dataset(source, split=split)
-        )
-    except Exception as error:  # whatever a loader raises, the user named something that cannot be loaded
-        raise DatasetError(f"{source} cannot be loaded: {type(error).__name__}: {error}") from error
-    if prompt not in rows.column_names:
-        raise DatasetError(
-            f"{source} has no column {prompt!r}; it has {', '.join(rows.column_names)}. Use --prompt."
-        )
-    return rows if prompt == "prompt" else rows.rename_column(prompt, "prompt")
 
 
 def sampler(folder: str, max_tokens: int) -> Sampler:

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,17 +109,9 @@ def import_function(path: str) -> Callable[..., Any]:
     Raises:
         ConfigError: there is no such module, or it has no such function.
     """
-    module, separator, name = path.partition(":")
-    if not separator:
-        raise ConfigError(
-            f"{path!r} names no function; write MODULE:FUNCTION, for example my_rewards:accuracy."
-        )
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        function: Callable[..., Any] = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{path!r} cannot be imported: {error}.") from error
+    from covey.recipes.objects import import_object
+
+    function: Callable[..., Any] = import_object(path)
     return function
 
 

@@ -78,12 +78,18 @@ class PromptReader:
                 raise self._too_long(number, len(ids))
             ids = self._cut(content, ids, template, number, self.max_length)
         if self.context is not None and len(ids) + self.reserved > self.context:
-            raise DatasetError(
-                f"Row {number}: the prompt has {len(ids)} tokens, and with max_completion_length {self.reserved} it does "
-                f"not fit into the model's {self.context} positions. Set max_prompt_length to at most "
-                f"{self.context - self.reserved}, or lower max_completion_length."
-            )
+            raise DatasetError(self._does_not_fit(number, len(ids), self.context))
         return ids
+
+    def _does_not_fit(self, number: int, length: int, context: int) -> str:
+        room = context - self.reserved
+        ways = [f"set max_prompt_length to at most {room}"] if room > 0 else []
+        ways += [f"lower max_completion_length to at most {context - length}"] if context > length else []
+        advice = " or ".join(ways) or "shorten the prompt"
+        return (
+            f"Row {number}: the prompt has {length} tokens, and with max_completion_length {self.reserved} it does not fit "
+            f"into the model's {context} positions: {advice}."
+        )
 
     def _cut(
         self, content: PromptContent, ids: list[int], template: dict[str, Any], number: int, limit: int

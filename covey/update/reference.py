@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from covey.errors import LoadingError
@@ -41,6 +43,7 @@ class Reference:
             with torch.no_grad():
                 yield policy
         finally:
+            _give_up_gathered(policy)
             self._exchange(parameters)
 
     @torch.no_grad()
@@ -49,15 +52,26 @@ class Reference:
         for name, parameter in self._parameters(policy).items():
             self.values[name].lerp_(_local(parameter.detach()).to(self.values[name]), share)
 
-    def state(self) -> dict[str, Tensor]:
-        """What `restore` needs, once the reference has moved."""
-        return {name: value.cpu() for name, value in self.values.items()}
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process holds a part of the values."""
+        return bool(self._cut)
 
-    def restore(self, state: dict[str, Tensor]) -> None:
-        self.values = {name: state[name].to(value.device) for name, value in self.values.items()}
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, once the reference has moved."""
+        return {
+            "values": {name: value.cpu() for name, value in self.values.items()},
+            "cut": sorted(self._cut),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        saved = state["values"]
+        self.values = {name: saved[name].to(value.device) for name, value in self.values.items()}
+        self._cut = set(state["cut"])
 
     def _parameters(self, policy: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters by name; the values are brought to where they are, and cut as they are."""
+        _give_up_gathered(policy)
         parameters = {n.replace(WRAPPED, ""): p for n, p in policy.named_parameters()}
         for name, value in self.values.items():
             if name not in parameters or hasattr(parameters[name], "ds_id"):
@@ -95,6 +109,17 @@ class Reference:
             else:
                 own, parameter.data = parameter.data, self.values[name]
                 self.values[name] = own
+
+
+def _give_up_gathered(policy: nn.Module) -> None:
+    """Let every parameter be its process's part again.
+
+    FSDP2 keeps some weights gathered after a forward pass, those of the head among them, and the next pass would compute
+    with them although the parts have changed.
+    """
+    for module in policy.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _local(parameter: Tensor) -> Tensor:

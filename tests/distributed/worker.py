@@ -61,3 +61,7 @@ def work(folder: str, out: Path, settings: dict) -> None:
 
 if __name__ == "__main__":
     work(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    if (
+        torch.distributed.is_initialized()
+    ):  # gloo's threads must not outlive the interpreter: they would abort it
+        torch.distributed.destroy_process_group()

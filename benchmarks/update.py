@@ -1,0 +1,271 @@
+#!/usr/bin/env python
+"""Seconds and peak memory of one update: a plain forward pass, TRL where there is one, and Covey.
+
+    python benchmarks/update.py --model FOLDER
+    python benchmarks/update.py --model FOLDER --trl-python ENV/bin/python --cases 8x76x128 8x512x128
+    python benchmarks/update.py --vocabulary 151936 --cases 8x512x128
+
+A case is completions of one prompt x prompt tokens x new tokens. Every completion has all its tokens and a reward of its
+own, so that no row can be left out. An update is what lies between the rewards and the end of the optimizer step: forward,
+backward, clipping, AdamW. Two trainers are timed from outside, through a reward and a callback; TRL's sampling is
+replaced by random tokens, so that a run takes minutes. `plain` is the least that a training step without any care for
+memory does: one padded forward pass, logits of completion positions in float32, log-soft-max, backward, AdamW.
+
+Each run has a process of its own and one step that is not counted; they take turns, round after round. Ratios are what to
+quote; seconds drift. Memory is the most resident memory during an update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CASES = ["8x76x128", "8x512x128"]
+RIVALS = ("plain", "trl")
+
+
+@dataclass(frozen=True)
+class Case:
+    group: int
+    prompt: int
+    new: int
+
+    @classmethod
+    def of(cls, text: str) -> Case:
+        return cls(*map(int, text.split("x")))
+
+
+# --- models and prompts -----------------------------------------------------------------------------------------------
+
+
+def make_model(folder: Path, tokenizer_of: str, vocabulary: int, layers: int) -> str:
+    """A model of a few layers with a large vocabulary, where the logits are most of the memory."""
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    sizes: dict[str, Any] = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": layers}
+    heads: dict[str, Any] = {"num_attention_heads": 9, "num_key_value_heads": 3}
+    config = Qwen2Config(
+        vocab_size=vocabulary, **sizes, **heads, max_position_embeddings=8192, tie_word_embeddings=True
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tokenizer_of).save_pretrained(folder)
+    return str(folder)
+
+
+def prompt_of(tokenizer: Any, length: int) -> str:
+    """A text of exactly so many tokens."""
+    return str(tokenizer.decode([tokenizer("a b c d")["input_ids"][1]] * length))
+
+
+# --- one run, in a process of its own ---------------------------------------------------------------------------------
+
+
+class Meter:
+    """Notes time and memory of each update: it begins with `begin` and ends with `end`."""
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+        self.peak: list[float] = []
+        self.at = (0.0, 0.0)
+
+    def begin(self) -> None:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        self.at = (time.perf_counter(), time.process_time())
+
+    def end(self) -> None:
+        self.wall.append(time.perf_counter() - self.at[0])
+        self.cpu.append(time.process_time() - self.at[1])
+        status = Path("/proc/self/status").read_text()
+        self.peak.append(int(status.split("VmHWM:")[1].split()[0]) / 1024)
+
+
+def run_plain(args: argparse.Namespace, case: Case, meter: Meter) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    ids = torch.randint(10, 1000, (case.group, case.prompt + case.new))
+    ids[:, : case.prompt] = ids[:1, : case.prompt]
+    advantages = torch.arange(case.group) - (case.group - 1) / 2
+    for _ in range(args.steps + 1):
+        meter.begin()
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bfloat16"):
+            logits = model(ids, logits_to_keep=case.new + 1).logits[:, :-1].float()
+            logp = torch.log_softmax(logits, -1).gather(-1, ids[:, -case.new :, None])[..., 0]
+        loss = -(torch.exp(logp - logp.detach()) * advantages[:, None]).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        meter.end()
+
+
+def run_trainer(args: argparse.Namespace, case: Case, meter: Meter) -> None:
+    """TRL or Covey, from outside."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            meter.end()
+
+    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        assert [len(ids) for ids in completion_ids] == [case.new] * case.group
+        meter.begin()
+        return [float(k) for k in range(len(completion_ids))]
+
+    library = importlib.import_module(args.worker)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    settings: dict[str, Any] = {
+        "output_dir": tempfile.mkdtemp(),
+        "per_device_train_batch_size": min(args.micro, case.group),
+        "gradient_accumulation_steps": max(1, case.group // args.micro),
+        "num_generations": case.group,
+        "max_completion_length": case.new,
+        "max_steps": args.steps + 1,
+        "learning_rate": 1e-6,
+        "use_cpu": True,
+        "bf16": args.dtype == "bfloat16",
+        "gradient_checkpointing": args.checkpointing,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    if args.worker == "trl":
+        model.generate = random_tokens(case.new)
+    else:
+        settings["generation_kwargs"] = {"min_new_tokens": case.new}
+    trainer = library.GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=library.GRPOConfig(**settings),
+        train_dataset=Dataset.from_dict({"prompt": [prompt_of(tokenizer, case.prompt)] * 64}),
+        processing_class=tokenizer,
+        callbacks=[Clock()],
+    )
+    trainer.train()
+
+
+def random_tokens(new: int) -> Any:
+    def generate(input_ids: Any = None, **_: Any) -> Any:
+        import torch
+
+        return torch.cat([input_ids, torch.randint(10, 1000, (len(input_ids), new))], 1)
+
+    return generate
+
+
+def work(args: argparse.Namespace) -> None:
+    import torch
+
+    torch.set_num_threads(args.threads)
+    meter = Meter()
+    run = run_plain if args.worker == "plain" else run_trainer
+    run(args, Case.of(args.cases[0]), meter)
+    Path(args.json).write_text(json.dumps(vars(meter)))
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def measure(name: str, args: argparse.Namespace, case: str, dtype: str) -> dict[str, list[float]]:
+    """The updates of one process, the first left out."""
+    out = Path(tempfile.mkdtemp()) / "out.json"
+    python = args.trl_python if name == "trl" else sys.executable
+    command = [python, __file__, "--worker", name, "--model", args.model, "--cases", case, "--dtype", dtype]
+    command += ["--steps", str(args.steps), "--threads", str(args.threads), "--micro", str(args.micro)]
+    command += ["--json", str(out), *(["--checkpointing"] if args.checkpointing else [])]
+    path = "" if name == "trl" else str(Path(__file__).resolve().parents[1])
+    more = {"OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
+    done = subprocess.run(command, env={**os.environ, **more}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{name} has failed on {case} in {dtype}:\n{done.stderr[-2000:]}")
+    return {key: values[1:] for key, values in json.loads(out.read_text()).items() if key != "at"}
+
+
+def compare(args: argparse.Namespace, case: str, dtype: str) -> dict[str, Any]:
+    names = ["plain", *(["trl"] if args.trl_python else []), "covey"]
+    rounds: dict[str, list[dict[str, list[float]]]] = {name: [] for name in names}
+    for _ in range(args.rounds):
+        for name in names:
+            rounds[name].append(measure(name, args, case, dtype))
+    row: dict[str, Any] = {"case": case, "dtype": dtype, "micro": args.micro}
+    for name, results in rounds.items():
+        row[name] = statistics.median(s for r in results for s in r[args.clock])
+        row[f"{name} MB"] = max(p for r in results for p in r["peak"])
+    return row
+
+
+def show(row: dict[str, Any]) -> None:
+    for name in ("plain", "trl", "covey"):
+        if name in row:
+            faster, smaller = row[name] / row["covey"], row[f"{name} MB"] / row["covey MB"]
+            print(
+                f"{row['dtype']:9} {row['case']:11} {name:6} {row[name]:7.2f} s {row[f'{name} MB']:7.0f} MB"
+                f"   {faster:5.2f} x the time, {smaller:4.2f} x the memory of covey",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", help="folder of the model, or of the tokenizer with --vocabulary")
+    parser.add_argument("--vocabulary", type=int, help="make a model of a few layers with so many tokens")
+    parser.add_argument("--layers", type=int, default=2, help="of that model")
+    parser.add_argument("--cases", nargs="+", default=CASES)
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["float32", "bfloat16"], help="compute; weights are float32"
+    )
+    parser.add_argument("--micro", type=int, default=8, help="completions per micro-batch")
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="gradient checkpointing, for both trainers"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="`cpu` counts processor seconds: for a machine that others use too, with --threads 1",
+    )
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=2, help="updates per round that are counted")
+    parser.add_argument("--trl-python", help="the Python of an environment with TRL")
+    parser.add_argument("--json", help="write all rows there too")
+    parser.add_argument("--worker", choices=(*RIVALS, "covey"), help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", default="float32", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        work(args)
+        return
+    if args.vocabulary:
+        folder = Path(tempfile.mkdtemp()) / "model"
+        args.model = make_model(folder, args.model, args.vocabulary, args.layers)
+    rows = []
+    for dtype in args.dtypes:
+        for case in args.cases:
+            rows.append(compare(args, case, dtype))
+            show(rows[-1])
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

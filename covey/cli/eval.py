@@ -1,0 +1,311 @@
+"""`covey eval MODEL DATASET`: the trainer's evaluation of any model folder, and whether it is better than another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.cli.arguments import add_set, completed, is_main_process, reward_words
+from covey.errors import ConfigError, DatasetError
+
+if TYPE_CHECKING:
+    from covey.recipes import Recipe
+    from covey.recipes.measure import Change, Measured
+
+HELP = "measure a policy on a dataset, and compare it with another one"
+
+EXAMPLES = """
+examples:
+  covey eval runs/tiny/model recipes/tiny.yaml                    the eval sets and rewards of a recipe
+  covey eval my-model test.jsonl --reward SameAnswer --samples 8  mean, interval, pass@1, @2, @4, @8
+  covey eval my-model countdown --reward covey.tasks:countdown_reward --rows 200
+  covey eval my-model openai/gsm8k --set eval.config=main eval.shape=gsm8k --reward SameAnswer --rows 500
+  covey eval after test.jsonl --reward SameAnswer --against before       a paired test
+  covey eval after test.jsonl --reward SameAnswer -o after.json          keep the numbers ...
+  covey eval later test.jsonl --reward SameAnswer --against after.json   ... to compare with
+
+MODEL is a name or a folder: a model, a checkpoint of a run, or an adapter. DATASET is a recipe, a .json, .jsonl, .csv or
+.parquet file, a bundled generator (countdown, code, text: their held-out puzzles), or a dataset's name.
+Every row is answered once, with --samples completions. Intervals hold 95 % and are over prompts. The paired test is
+McNemar's where every prompt has one verdict, else a permutation test.
+
+Exit status: 0 measured, 1 with --against: MODEL's reward is lower, p < 0.05; 2 wrong input.
+"""
+
+SIGNIFICANT = 0.05
+
+OPTIONS = {
+    "samples": "train.num_generations_eval",
+    "temperature": "train.eval_generation_kwargs.temperature",
+    "top_p": "train.eval_generation_kwargs.top_p",
+    "top_k": "train.eval_generation_kwargs.top_k",
+    "max_tokens": "train.max_completion_length",
+    "batch_size": "train.per_device_eval_batch_size",
+    "seed": "train.seed",
+    "dtype": "model.dtype",
+}
+"""Options, and the value of the recipe that each replaces."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "eval",
+        help=HELP,
+        description=HELP,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
+    )
+    dataset = parser.add_argument(
+        "dataset", metavar="DATASET", help="a recipe, a file, a generator, or a dataset's name"
+    )
+    completed(dataset, files=True)
+    reward = parser.add_argument(
+        "--reward",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a bundled one, or MODULE:NAME; several times",
+    )
+    completed(reward, words=reward_words)
+    against = parser.add_argument("--against", metavar="OTHER", help="another model, or a file that -o wrote")
+    completed(against, files=True)
+    _add_data_options(parser)
+    _add_sampling_options(parser)
+    add_set(parser)
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write everything as JSON, completions included"
+    )
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--split", help="of a dataset by name (default: test) or a generator (default: held_out)"
+    )
+    parser.add_argument("--prompt", metavar="COLUMN", help="the column with the prompts (default: prompt)")
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="rows to take (default: all; 200 of a generator)"
+    )
+
+
+def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="completions per prompt (default: 1, or the recipe's)"
+    )
+    parser.add_argument("--temperature", type=float, metavar="T", help="(default: 1, or the recipe's)")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="sample from the most probable tokens that hold P"
+    )
+    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
+    parser.add_argument("--greedy", action="store_true", help="take the most probable token each time")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="max_completion_length (default: 512, or the recipe's)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="completions at a time (default: 64, or the recipe's)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the samples (default: 42, or the recipe's)")
+    parser.add_argument(
+        "--dtype", metavar="NAME", help="of the weights: float32, bfloat16, ... (default: float32)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate, compare, print."""
+    measured = measured_model(args.model, args)
+    changes: dict[str, list[Change]] = {}
+    if args.against:
+        other = (
+            read_measured(args.against)
+            if args.against.endswith(".json")
+            else measured_model(args.against, args)
+        )
+        changes = compared(other, measured)
+    if is_main_process():
+        if args.output:
+            write_measured(Path(args.output), args.model, measured)
+        if args.json:
+            print(json.dumps(as_json(args.model, measured, changes), indent=2))
+        else:
+            _print(args, measured, changes)
+    return int(any(is_worse(change) for part in changes.values() for change in part))
+
+
+def measured_model(model: str, args: argparse.Namespace) -> dict[str, Measured]:
+    """What one model is worth, by eval set."""
+    from covey.recipes.measure import measure
+
+    with tempfile.TemporaryDirectory(prefix="covey-eval-") as folder:
+        return measure(eval_recipe(model, args, folder))
+
+
+def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
+    """The recipe of an evaluation: that of a file, or one made up from the options.
+
+    Raises:
+        ConfigError: no rewards, or options that have no effect on a recipe's own data.
+    """
+    from covey.recipes import Recipe
+    from covey.recipes.data import section_of
+    from covey.recipes.recipe import SUFFIXES
+
+    overrides = [*args.set, *fixed_values(model, args, folder)]
+    if args.dataset.endswith(SUFFIXES):
+        for option in ("split", "prompt", "rows"):
+            if getattr(args, option) is not None:
+                raise ConfigError(
+                    f"--{option} has no effect: {args.dataset} says its own eval sets. Use --set eval...."
+                )
+        rewards = [f"rewards={json.dumps(args.reward)}"] if args.reward else []
+        return Recipe.load(args.dataset, [*overrides, *rewards])
+    if not args.reward:
+        raise ConfigError("No reward to measure with. Add --reward NAME, or give a recipe as DATASET.")
+    sections = {
+        "model": model,
+        "eval": section_of(args.dataset, args.split, args.rows, args.prompt, held_out=True),
+        "train": {"per_device_eval_batch_size": 64, "num_generations_eval": 1},
+        "rewards": args.reward,
+    }
+    return Recipe.of(sections, "command line", overrides)
+
+
+def fixed_values(model: str, args: argparse.Namespace, folder: str) -> list[str]:
+    """What an evaluation and its options replace in a recipe, as `--set` takes it."""
+    values = {"model.model_name_or_path": model, "model.use_peft": False, "train.output_dir": folder}
+    values |= {"train.report_to": "none", "train.record": False, "train.push_to_hub": False}
+    values |= {path: value for name, path in OPTIONS.items() if (value := getattr(args, name)) is not None}
+    if args.greedy:
+        values["train.eval_generation_kwargs.do_sample"] = False
+    return [f"{path}={json.dumps(value)}" for path, value in values.items()]
+
+
+def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> dict[str, list[Change]]:
+    """Changes by eval set.
+
+    Raises:
+        DatasetError: the two were not asked the same.
+    """
+    from covey.recipes.measure import compare
+
+    if list(before) != list(after):
+        raise DatasetError(f"One has the eval sets {', '.join(before)}, the other {', '.join(after)}.")
+    return {name: compare(before[name], after[name]) for name in after}
+
+
+def is_worse(change: Change) -> bool:
+    """Whether the weighted reward over all prompts fell, and not by chance."""
+    is_total = change.task is None and change.name == "reward"
+    return is_total and change.test.difference < 0 and change.test.p_value < SIGNIFICANT
+
+
+def write_measured(path: Path, model: str, measured: Mapping[str, Measured]) -> None:
+    """Everything about one model, for later comparisons."""
+    sets = {name: {**part.as_dict(), "rows": _row_dicts(part)} for name, part in measured.items()}
+    path.write_text(json.dumps({"model": model, "sets": sets}, indent=1), encoding="utf-8")
+
+
+def read_measured(path: str) -> dict[str, Measured]:
+    """What `-o` wrote.
+
+    Raises:
+        DatasetError: it cannot be read, or is something else.
+    """
+    from covey.recipes.measure import Measured
+
+    try:
+        sets = json.loads(Path(path).read_text(encoding="utf-8"))["sets"]
+        return {
+            name: Measured(**{k: v for k, v in part.items() if k != "rows"}) for name, part in sets.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"{path} is no result of 'covey eval -o': {error!r}.") from error
+
+
+def as_json(
+    model: str, measured: Mapping[str, Measured], changes: Mapping[str, Sequence[Change]]
+) -> dict[str, Any]:
+    """The numbers, without the completions."""
+    sets = {
+        name: {"prompts": len(part.prompts), "rows": _row_dicts(part), "metrics": part.metrics}
+        for name, part in measured.items()
+    }
+    if not changes:
+        return {"model": model, "sets": sets}
+    tests = {name: [{**vars(c), "test": _fields(c.test)} for c in part] for name, part in changes.items()}
+    return {"model": model, "sets": sets, "changes": tests}
+
+
+def _row_dicts(measured: Measured) -> list[dict[str, Any]]:
+    return [{**vars(row), "interval": _fields(row.interval)} for row in measured.rows()]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(value)
+
+
+def _print(
+    args: argparse.Namespace, measured: Mapping[str, Measured], changes: Mapping[str, Sequence[Change]]
+) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for name, part in measured.items():
+        samples = sorted({len(completions) for completions in part.completions})
+        title = args.dataset if name == "eval" else f"{args.dataset}, {name}"
+        each = "1 completion" if samples == [1] else f"{'/'.join(map(str, samples))} completions"
+        console.print(f"{args.model} on {title}: {len(part.prompts)} prompts, {each} each\n", markup=False)
+        console.print(_measured_table(part))
+        if name in changes:
+            console.print(f"\n{args.against} → {args.model}, on the same prompts\n", markup=False)
+            console.print(_changes_table(changes[name]))
+        console.print()
+
+
+def _measured_table(measured: Measured) -> Any:
+    from rich.table import Table
+
+    rows = list(measured.rows())
+    ks = sorted({k for row in rows for k in row.pass_at})
+    size = max((len(completions) for completions in measured.completions), default=1)
+    mean = "mean" if size == 1 else f"avg@{size}"
+    table = Table(
+        "", mean, "95 % interval", "prompts", *(f"pass@{k}" for k in ks), box=None, padding=(0, 2, 0, 0)
+    )
+    for row in rows:
+        interval = f"[{row.interval.low:.3f}, {row.interval.high:.3f}]"
+        passes = [f"{row.pass_at[k]:.3f}" if k in row.pass_at else "" for k in ks]
+        table.add_row(_label(row), f"{row.interval.estimate:.3f}", interval, str(row.prompts), *passes)
+    return table
+
+
+def _changes_table(changes: Sequence[Change]) -> Any:
+    from rich.table import Table
+
+    table = Table(
+        "", "before", "after", "difference", "p", "better", "worse", "test", box=None, padding=(0, 2, 0, 0)
+    )
+    for change in changes:
+        test = change.test
+        table.add_row(
+            _label(change), f"{change.before:.3f}", f"{change.after:.3f}", f"{test.difference:+.3f}",
+            f"{test.p_value:.2g}", str(test.better), str(test.worse), test.method,
+        )  # fmt: skip
+    return table
+
+
+def _label(row: Any) -> Any:
+    from rich.text import Text
+
+    from covey.runs.visible import visible
+
+    return Text(visible(row.name if row.task is None else f"{row.task}: {row.name}"))

@@ -1,0 +1,161 @@
+"""What a policy is worth on the eval sets of a recipe, with intervals; and whether another one is better.
+
+The evaluation is the trainer's own: a GRPOTrainer without training data evaluates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from covey.errors import DatasetError
+from covey.evaluation import Evaluation, interval_over_prompts, passes_at
+from covey.groups import PromptContent
+from covey.recipes.recipe import Recipe
+from covey.runs.statistics import Interval, PairedTest, paired_test
+
+TOTAL = "reward"
+"""What the weighted sum of the rewards is called."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One reward on one eval set, or on one task of it."""
+
+    task: str | None
+    """None: all tasks."""
+    name: str
+    """`reward` for the weighted sum, else the reward's name."""
+    prompts: int
+    """Prompts with at least one completion that it scored."""
+    interval: Interval
+    pass_at: dict[int, float]
+    """Unbiased pass@k, where all values are 0 or 1."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One reward of two policies on the same prompts."""
+
+    task: str | None
+    name: str
+    before: float
+    after: float
+    """Means over the prompts that both have a value for."""
+    test: PairedTest
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one policy said and scored on one eval set, prompt by prompt."""
+
+    prompts: list[PromptContent]
+    tasks: list[str | None]
+    completions: list[list[PromptContent]]
+    values: dict[str, list[list[float | None]]]
+    """By reward, `reward` first: one value per completion of each prompt; None: it does not apply, or failed."""
+    metrics: dict[str, float]
+    """Everything that the trainer reports, without a prefix."""
+
+    @classmethod
+    def of(cls, found: Evaluation, metrics: Mapping[str, float], task_column: str) -> Measured:
+        """One evaluation, completions gathered by prompt."""
+        rows: dict[int, list[int]] = {}
+        for row, group in enumerate(found.group_ids):
+            rows.setdefault(group, []).append(row)
+        groups = list(rows.values())
+        tasks = found.columns.get(task_column, [None] * len(found.group_ids))
+        every = {TOTAL: found.totals, **found.scores}
+        return cls(
+            prompts=[found.prompts[g[0]] for g in groups],
+            tasks=[None if tasks[g[0]] is None else str(tasks[g[0]]) for g in groups],
+            completions=[[found.completions[row] for row in g] for g in groups],
+            values={name: [[column[row] for row in g] for g in groups] for name, column in every.items()},
+            metrics=dict(metrics),
+        )
+
+    @property
+    def names_of_tasks(self) -> list[str | None]:
+        """All prompts first, then each task; a single task is not told apart from all."""
+        tasks = sorted({task for task in self.tasks if task is not None})
+        return [None, *(tasks if len(tasks) > 1 or None in self.tasks else ())]
+
+    def rows(self) -> Iterator[Row]:
+        """Means with intervals of every reward, over all prompts and by task; rewards without a value are left out."""
+        for task in self.names_of_tasks:
+            for name in self.values:
+                by_prompt = [[v for v in values if v is not None] for values in self._of_task(name, task)]
+                interval = interval_over_prompts(by_prompt)
+                if interval is not None:
+                    yield Row(task, name, sum(map(bool, by_prompt)), interval, passes_at(by_prompt))
+
+    def means(self, name: str, task: str | None) -> list[float]:
+        """The mean over each prompt's completions; NaN where none was scored."""
+        kept = [[v for v in values if v is not None] for values in self._of_task(name, task)]
+        return [sum(values) / len(values) if values else float("nan") for values in kept]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Values that JSON can hold."""
+        return dict(vars(self))
+
+    def _of_task(self, name: str, task: str | None) -> list[list[float | None]]:
+        return [v for v, t in zip(self.values[name], self.tasks, strict=True) if task is None or t == task]
+
+
+def measure(recipe: Recipe) -> dict[str, Measured]:
+    """Evaluate the recipe's policy on each of its eval sets.
+
+    Raises:
+        DatasetError: the recipe has none.
+    """
+    found: list[Evaluation] = []
+    own = recipe.compute_metrics
+
+    def keep(evaluation: Evaluation) -> Mapping[str, float]:
+        found.append(evaluation)
+        return own(evaluation) if own is not None else {}
+
+    datasets = recipe.eval_dataset
+    if datasets is None:
+        raise DatasetError(f"{recipe.root.mark.source} has no eval sets. Add a section 'eval'.")
+    if not isinstance(datasets, dict):
+        datasets = {"eval": datasets}
+    trainer = recipe.trainer(train_dataset=None, eval_dataset=datasets, compute_metrics=keep, callbacks=None)
+    for printer in (PrinterCallback, ProgressCallback):  # standard output is the caller's
+        trainer.remove_callback(printer)
+    measured = {}
+    for name, dataset in datasets.items():
+        metrics = trainer.evaluate(dataset, metric_key_prefix="eval")
+        plain = {key.removeprefix("eval_"): value for key, value in metrics.items()}
+        measured[name] = Measured.of(found[-1], plain, recipe.config.task_column)
+    return measured
+
+
+def compare(before: Measured, after: Measured) -> list[Change]:
+    """Every reward that both have, over all prompts and by task.
+
+    Raises:
+        DatasetError: the two answered other prompts.
+    """
+    if before.prompts != after.prompts:
+        raise DatasetError(
+            f"The two evaluations cannot be compared: {len(before.prompts)} prompts here, {len(after.prompts)} there, and "
+            "not the same ones. Evaluate both on the same dataset."
+        )
+    names = [name for name in before.values if name in after.values]
+    found = (_change(before, after, name, task) for task in before.names_of_tasks for name in names)
+    return [change for change in found if change.test.pairs]
+
+
+def _change(before: Measured, after: Measured, name: str, task: str | None) -> Change:
+    a, b = before.means(name, task), after.means(name, task)
+    test = paired_test(a, b)
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x == x and y == y]  # NaN equals nothing
+    return Change(task, name, _mean([x for x, _ in pairs]), _mean([y for _, y in pairs]), test)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")

@@ -1,0 +1,85 @@
+"""`covey plan`: what a recipe means, before anything runs."""
+
+import json
+
+import pytest
+
+from covey.cli import main
+
+
+def planned(capsys, *words):
+    assert main(["plan", *map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_plan_is_the_arithmetic_of_the_trainer(recipe, capsys):
+    # 8 completions per micro-batch, 4 per prompt: 2 prompts per step; 8 rows give 4 steps per epoch.
+    found = planned(capsys, recipe)
+    assert found["plan"]["prompts per optimizer step"] == "2"
+    assert found["plan"]["steps per epoch"] == "4 from 8 prompts"
+    assert found["data"] == {"training": "8 rows: 4 even, 4 odd", "evaluation": "8 rows: 4 even, 4 odd"}
+    assert found["rewards"] == {"short": "weight 1"}
+    four = planned(capsys, recipe, "--processes", 4)
+    assert four["plan"]["prompts per optimizer step"] == "8"
+
+
+def test_rows_stand_for_data_that_is_not_loaded(recipe, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").unlink()
+    found = planned(capsys, recipe, "--rows", 1000, "--set", "max_steps=-1", "num_train_epochs=2")
+    assert found["plan"]["optimizer steps in total"] == "1000"
+    assert main(["plan", str(recipe)]) == 2
+    assert "recipe.yaml:3: there is no file 'rows.jsonl'" in capsys.readouterr().err
+
+
+def test_rewards_are_shown_with_weight_tasks_and_gates(recipe, capsys):
+    text = recipe.read_text()
+    more = "  - reward: ThinkFormat\n    tasks: odd\n    weight: {schedule: linear, start: 1, end: 0}\n    requires: short\n"
+    recipe.write_text(text.replace("train:", f"{more}train:"))
+    found = planned(capsys, recipe)["rewards"]
+    assert found["think_format"] == "weight 1 → 0; tasks odd; after short"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("generation_batch_size=9", "generation_batch_size is 9; it must be a multiple"),
+        ("num_generations=1", "num_generations"),
+        ("reward_weights=[1, 2]", "reward_weights has 2 weights for 1 rewards"),
+        ("rewards=[SameAnswer]", "and train_dataset has no such column"),
+    ],
+)
+def test_a_run_that_cannot_be_is_status_2(recipe, capsys, change, message):
+    assert main(["plan", str(recipe), "--set", change]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_memory_is_reckoned_and_a_model_that_is_not_there_does_not_stop_a_plan(recipe, capsys):
+    found = planned(capsys, recipe)["memory"]
+    assert "while it updates" in found and found["tokens per completion"].startswith("8 at most")
+    found = planned(capsys, recipe, "--set", "model=no/such-model")
+    assert "the tokenizer of" in found["memory"]["not reckoned"].lower()
+    assert found["plan"]["optimizer steps in total"] == "2"
+
+
+def test_what_was_foreseen_stands_beside_what_came(recipe, capsys):
+    assert main(["train", str(recipe), "--set", "output_dir=out"]) == 0
+    capsys.readouterr()
+    found = planned(capsys, "out", "--measure", 5)
+    assert found["settings"]["output_dir"] == "out"
+    assert found["time"]["run"].endswith("for 2 steps")
+    came = found["what came of it"]
+    assert came["run"] == "out, 2 steps" and "foreseen" in came["step"] and "foreseen" in came["memory"]
+    assert "at that length" in planned(capsys, recipe, "--against", "out")["what came of it"]["memory"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["recipe.yaml", "--against", "policy"], "No run record at policy"),
+        (["policy"], "policy/recipe.yaml cannot be read"),
+        (["recipe.yaml", "--measure", "--rows", "9"], "Give one of the two"),
+    ],
+)
+def test_a_run_that_is_not_there_is_status_2(recipe, capsys, words, message):
+    assert main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err
