@@ -21,7 +21,7 @@ from covey.errors import CoveyError, RewardError
 
 VERBS = {
     "quickstart": "watch the bundled policy learn, on a laptop, in three minutes",
-    "plan": "show what a recipe means, without loading a model",
+    "plan": "show what a recipe means and what it will need: batches, steps, memory, time",
     "check": "try rewards on a slice of the data before a run, and attack them",
     "train": "train a policy as a recipe says it",
     "eval": "measure a policy on a dataset, and compare it with another one",

@@ -105,7 +105,9 @@ def save_recipe(recipe: Recipe, path: str, overrides: Sequence[str], folder: Pat
 
     folder.mkdir(parents=True, exist_ok=True)
     command = _command(path, overrides)
-    text = yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True, width=110)
+    plain = recipe.plain()
+    plain["train"] = {**plain.get("train", {}), "output_dir": str(recipe.config.output_dir)}
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
     (folder / "recipe.yaml").write_text(f"# {command}\n{text}", encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from covey.update.packing import Section
@@ -43,12 +44,27 @@ def packed_attention(
         Shape (1, tokens, heads, width).
     """
     assert sections is not None, f"{type(module).__name__} does not pass the layout on"
+    given = (query, key, value, sections, scaling, dropout)
+    if torch.is_grad_enabled() and query.requires_grad:
+        return checkpoint(_attend, *given, use_reentrant=False, preserve_rng_state=dropout > 0), None
+    return _attend(*given), None
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sections: tuple[Section, ...],
+    scale: float | None,
+    dropout: float,
+) -> Tensor:
+    """Shape (1, tokens, heads, width). Run again in the backward pass: keys and values that are repeated for every head
+    and every completion would be a third of what a layer keeps, and more with a long prompt."""
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     q, k, v = query[0], key[0], value[0]
-    parts = [part for s in sections for part in _section(q, k, v, s, scaling, dropout)]
-    return torch.cat(parts)[None], None
+    return torch.cat([part for s in sections for part in _section(q, k, v, s, scale, dropout)])[None]
 
 
 def _section(

@@ -37,9 +37,10 @@ class Logits:
             z = self.cap * torch.tanh(z / self.cap)
         return z / self.temperature if self.temperature != 1.0 else z
 
-    def chain(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Gradient with respect to what the head gave, from that with respect to the logits."""
+    def chain(self, gradient: Tensor, logits: Tensor | None) -> Tensor:
+        """Gradient with respect to what the head gave, from that with respect to the logits, which only a cap needs."""
         if self.cap is not None:
+            assert logits is not None
             gradient = gradient * (1 - (logits * (self.temperature / self.cap)) ** 2)
         factor = self.scale / self.temperature
         return gradient * factor if factor != 1.0 else gradient
@@ -78,20 +79,20 @@ class ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, total, entropy = ctx.saved_tensors
-        by_logprob, by_entropy = gradients
         d_hidden, d_weight, d_bias = (
             torch.zeros_like(x, dtype=torch.float32) if needed else None
             for x, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
         )
         matrix = weight.to(hidden.dtype)
         for part, logits in _logits_by_chunk(hidden, weight, bias, ctx.form, ctx.rows):
-            logp = logits - total[part, None]
-            d_logits = torch.zeros_like(logits)
-            if by_logprob is not None:
-                _add_logprob_gradient(d_logits, logp, targets[part], by_logprob[part])
-            if by_entropy is not None:
-                _add_entropy_gradient(d_logits, logp, entropy[part], by_entropy[part])
-            d_raw = ctx.form.chain(d_logits, logits)
+            kept = logits.clone() if ctx.form.cap is not None else None
+            d_logits = _gradient(
+                logits.sub_(total[part, None]),
+                targets[part],
+                entropy[part],
+                *(None if g is None else g[part] for g in gradients),
+            )
+            d_raw = ctx.form.chain(d_logits, kept)
             if d_bias is not None:
                 d_bias += d_raw.sum(0)
             d_raw = d_raw.to(hidden.dtype)
@@ -139,7 +140,7 @@ def _logits_by_chunk(
     for first in range(0, hidden.shape[0], rows):
         part = slice(first, min(first + rows, hidden.shape[0]))
         raw = torch.nn.functional.linear(hidden[part], matrix, offset)
-        yield part, form.of(raw).clamp(min=-1e30)
+        yield part, form.of(raw).clamp_(min=-1e30)
 
 
 def _entropy(logits: Tensor, total: Tensor) -> Tensor:
@@ -148,12 +149,23 @@ def _entropy(logits: Tensor, total: Tensor) -> Tensor:
     return total - torch.einsum("tv,tv->t", probabilities, logits)
 
 
-def _add_logprob_gradient(gradient: Tensor, logp: Tensor, targets: Tensor, by_logprob: Tensor) -> None:
-    """d log p(y)/dz = 1[y] - p."""
-    gradient.addcmul_(logp.exp(), by_logprob[:, None], value=-1)
-    gradient.scatter_add_(1, targets[:, None], by_logprob[:, None])
+def _gradient(
+    logp: Tensor,
+    targets: Tensor,
+    entropy: Tensor,
+    by_logprob: Tensor | None = None,
+    by_entropy: Tensor | None = None,
+) -> Tensor:
+    """Gradient with respect to the logits; `logp` is overwritten.
 
-
-def _add_entropy_gradient(gradient: Tensor, logp: Tensor, entropy: Tensor, by_entropy: Tensor) -> None:
-    """dH/dz = -p (log p + H)."""
-    gradient.addcmul_(logp.exp() * (logp + entropy[:, None]), by_entropy[:, None], value=-1)
+    d log p(y)/dz = 1[y] - p, and dH/dz = -p (log p + H). The largest tensors of the step: as few of them as can be.
+    """
+    factor: Tensor | float = 0.0
+    if by_entropy is not None:
+        factor = (logp + entropy[:, None]).mul_(by_entropy[:, None])
+    if by_logprob is not None:
+        factor = factor + by_logprob[:, None]
+    gradient = logp.exp_().mul_(factor).neg_()
+    if by_logprob is not None:
+        gradient.scatter_add_(1, targets[:, None], by_logprob[:, None])
+    return gradient
