@@ -1,5 +1,6 @@
 # quickstart  watch a model learn          test   run the tests
 # check       format, lint, types, layers  env    only make the environment
+# gpu-check   laws, speed, memory on a GPU
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -8,7 +9,7 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 # Tiny models are slower on several threads; tests run side by side instead.
 
-.PHONY: quickstart test check format env clean
+.PHONY: quickstart test check gpu-check format env clean
 
 quickstart: $(STAMP)
 	$(BIN)/covey quickstart
@@ -21,6 +22,10 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# PYTHON as it is: the environment of `make env` has the CPU build of torch.
+gpu-check:
+	$(PYTHON) benchmarks/gpu_check.py
 
 format: $(STAMP)
 	$(BIN)/ruff format .

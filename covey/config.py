@@ -90,6 +90,14 @@ class GRPOConfig(TrainingArguments):
     remove_unused_columns: bool | None = _help(  # type: ignore[assignment]
         False, "No effect: all columns reach the rewards."
     )
+    resume_from_checkpoint: str | None = _help(
+        None,
+        "What train() goes on from where it is not told: 'true' (the last whole checkpoint), 'auto' (the same, or start), "
+        "or a folder.",
+    )
+    restore_callback_states_from_checkpoint: bool = _help(
+        True, "A resumed run goes on with the patience of early stopping and the like."
+    )
 
     # --- model
     model_init_kwargs: dict[str, Any] | str | None = _help(
@@ -268,9 +276,13 @@ class GRPOConfig(TrainingArguments):
     display: str = _help(
         "auto", "'live' draws in the terminal, 'plain' prints lines; 'auto': live on a terminal."
     )
-    log_completions: bool = _help(False, "Write every completion to completions.jsonl in output_dir.")
+    log_completions: bool = _help(
+        False,
+        "Write every completion to completions.jsonl in output_dir, and a table of the last ones to the loggers of "
+        "report_to at each log.",
+    )
     num_completions_to_print: int | None = _help(
-        None, "Print so many completions at each log. Default: none."
+        None, "Print so many of the last completions at each log. Default: none."
     )
 
     def __post_init__(self) -> None:
@@ -361,6 +373,8 @@ class GRPOConfig(TrainingArguments):
         if self.max_prompt_length is not None:
             _at_least("max_prompt_length", self.max_prompt_length, 1)
         _at_least("max_completion_length", self.max_completion_length, 1)
+        if self.num_completions_to_print is not None:
+            _at_least("num_completions_to_print", self.num_completions_to_print, 0)
         _one_of("display", self.display, ("auto", "live", "plain"))
         _one_of("overlong_prompts", self.overlong_prompts, ("truncate", "drop", "error"))
         if not 0.01 <= self.temperature < float("inf"):

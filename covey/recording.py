@@ -6,17 +6,18 @@ One object on one process. The trainer tells it what happened; it never asks the
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from covey.groups import ScoredGroup
 from covey.plan import Plan
 from covey.runs import schema
-from covey.runs.completions import CompletionLog
+from covey.runs.completions import CompletionLog, completion_rows
 from covey.runs.display import Display
 from covey.runs.hints.watch import HintWatch
 from covey.runs.session import RunSession
+from covey.runs.tables import printed, send
 from covey.runs.writer import End, RunWriter
 
 
@@ -43,6 +44,8 @@ class Recording:
         self.facts = facts
         self.session = RunSession()
         self.completions: CompletionLog | None = None
+        self._last: tuple[int, Sequence[ScoredGroup]] = (0, ())
+        """The step that was sampled for last, and its groups."""
 
     def begin(self, step: int) -> None:
         """Start, or go on from the step of a checkpoint."""
@@ -79,6 +82,7 @@ class Recording:
     def groups(self, step: int, groups: Sequence[ScoredGroup]) -> None:
         """Groups that were sampled and scored for a step."""
         self.session.groups(step, groups)
+        self._last = step, groups
         if self.completions is not None:
             self.completions.write(step, groups)
 
@@ -91,10 +95,25 @@ class Recording:
                 if hint.severity != "note":
                     print(f"hint: {hint.text()}")
 
+    def logged(self, callbacks: Iterable[Any]) -> None:
+        """Metrics were logged: the completions sampled last are printed, and sent to the loggers as a table."""
+        step, groups = self._last
+        rows = list(completion_rows(step, groups))
+        for text in printed(rows[: self.settings["num_completions_to_print"] or 0], step):
+            print(text)
+        if self.settings["log_completions"]:
+            send(callbacks, rows, step)
+
+    def sync(self) -> None:
+        """Return when what was recorded is on the disk: a checkpoint that is about to be in place rests on it."""
+        self.session.sync()
+        if self.completions is not None:
+            self.completions.sync()
+
     def close(self, end: End, message: str | None = None, **details: Any) -> None:
         """The run is over; what comes later, such as an evaluation, is not part of it."""
         self.session.close(end, message, **details)
-        self.session, self.completions = RunSession(), None
+        self.session, self.completions, self._last = RunSession(), None, (0, ())
 
 
 def resolved_display(setting: str) -> str:

@@ -8,6 +8,8 @@ The Trainer owns the loop, so callbacks, schedulers, optimizers, loggers and che
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 import traceback
 import warnings
@@ -16,17 +18,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey import loading, setup
 from covey.causal import context_length
-from covey.checkpoint import load_state, save_state
+from covey.checkpoint.folders import checkpoints
+from covey.checkpoint.saving import WholeCheckpoints
+from covey.checkpoint.state import RunState, check_reward_states, load_state, save_state
+from covey.checkpoint.timing import EndOfEpoch, is_over
 from covey.config import GRPOConfig
 from covey.errors import ConfigError, CoveyWarning, DatasetError
 from covey.evaluation import Evaluation, sample_and_score, summary
@@ -50,6 +55,7 @@ from covey.score.filters import carries_signal
 from covey.score.scorer import Judged, Scorer, completion_metrics, no_task_metrics, task_metrics
 from covey.score.shaping import Shaping
 from covey.score.signals import Signals
+from covey.signals import RunStopped, StopAfterStep, StopSignals, farewell
 from covey.update import build
 from covey.update.assemble import assemble
 from covey.update.batch import MicroBatch, Sample, micro_batch, samples_of
@@ -70,7 +76,7 @@ TRAINING, EVALUATION = 0, 1
 PHASES = ("sample", "score", "update")
 
 
-class GRPOTrainer(Trainer):
+class GRPOTrainer(WholeCheckpoints):
     """Trains a causal language model with GRPO on any mixture of rewards.
 
     Args:
@@ -197,6 +203,7 @@ class GRPOTrainer(Trainer):
                 f"{', '.join(map(repr, weights))}."
             )
         shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
+        self.rewards = rewards
         self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index, shaping)
 
     def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
@@ -211,6 +218,7 @@ class GRPOTrainer(Trainer):
         self.reference = Reference(self.model) if self.args.beta else None
         self.num_weights = sum(p.numel() for p in policy.parameters())
         self.window = Window()
+        self._random_state_of: str | None = None
         self.guard = Guard(self.args.max_nonfinite_steps, self._output_dir, self.processing_class.decode)
         self._step_batches: list[MicroBatch] = []
         self.budget = Budget(self.args.max_tokens_per_forward)
@@ -218,7 +226,7 @@ class GRPOTrainer(Trainer):
         self._pending: list[tuple[Tensor, dict[str, Metric]]] = []
 
     def _make_records(self, weights: Mapping[str, float], name: str) -> None:
-        self.ledger, self.step_ledger, self.signals = Ledger(), Ledger(), Signals()
+        self.ledger, self.step_ledger, self.run_ledger, self.signals = Ledger(), Ledger(), Ledger(), Signals()
         self._note(no_task_metrics(setup.task_names(self.train_dataset, self.args.task_column)))
         self._note({"num_tokens": Total(0)})
         settings = {**self.args.to_dict(), "display": resolved_display(self.args.display)}
@@ -229,7 +237,12 @@ class GRPOTrainer(Trainer):
         self.recording: Recording | None = None
         if self.is_world_process_zero():
             self.recording = Recording(self._output_dir, settings, weights, self.plan, facts)
-        self.add_callback(_Moments(self))
+        is_main = self.is_world_process_zero()
+        self.stop = StopAfterStep(StopSignals(is_main, self.args.world_size > 1), self._gather)
+        self.resume_command: str | None = None
+        self._remarks: tuple[str, ...] = ()
+        for callback in (self.stop, EndOfEpoch(), _Moments(self)):
+            self.add_callback(callback)
 
     # --- 1 sample, 2 score ------------------------------------------------------------------------------------------
 
@@ -237,6 +250,9 @@ class GRPOTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, MicroBatch]], Tensor | None]:
         """The micro-batches of the next optimizer step; samples and scores where the last round is used up."""
+        if is_over(self.state):
+            return [], None
+        self._draw_as_before()
         self.entropy_bonus.next_step(self._gather)
         rows = [row for _ in range(num_batches) for row in next(epoch_iterator, ())]
         if self.window.is_spent:
@@ -246,6 +262,7 @@ class GRPOTrainer(Trainer):
             self.window.open(self._micro_batches(scored, device), self.args.num_iterations)
         self._step_batches, self._trained = self.window.next(num_batches), 0
         self._note({f"time/{phase}": Mean(0.0, 1.0) for phase in PHASES})
+        self._note({"loss": Mean(0.0, 0.0)})  # known by name, even if the first steps' are not finite
         tokens = sum(int(b.mask.sum()) for b in self._step_batches)
         return [{"batch": b} for b in self._step_batches], torch.tensor(tokens, device=device)
 
@@ -346,7 +363,10 @@ class GRPOTrainer(Trainer):
         for loss, metrics in self._pending:
             self.entropy_bonus.observe(cast(Mean, metrics["entropy"]))
             self._note(metrics)
-            self.step_ledger.add({"loss": Total(float(loss))})
+        if math.isfinite(value := sum(float(loss) for loss, _ in self._pending)):
+            # Summed over the micro-batches of a step; over steps and processes, which the weight makes up for, the mean.
+            is_first = batch is self._step_batches[0]
+            self._note({"loss": Mean(value * self.args.world_size, float(is_first))})
         rows = batch.num_dropped + batch.num_rows
         self._note({"update/dropped_share": Mean(batch.num_dropped, rows)})
         self._note({"update/out_of_memory": Total(0)})
@@ -573,21 +593,57 @@ class GRPOTrainer(Trainer):
     # --- the Trainer's other hooks ------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train; see `transformers.Trainer.train`. `resume_from_checkpoint=True` takes the last one in output_dir."""
+        """Train; see `transformers.Trainer.train`.
+
+        Ctrl-C and SIGTERM end the step, save a checkpoint and exit; see `covey.signals`.
+
+        Args:
+            resume_from_checkpoint: True or 'last': go on from the last whole checkpoint in output_dir. 'auto': the same, or
+                start where there is none. A folder: that one. Default: `args.resume_from_checkpoint`.
+
+        Raises:
+            CheckpointError: the checkpoint that was asked for is damaged, or none is whole.
+            RunStopped: a signal stopped the run; it ends the program unless it is caught.
+        """
         if self.train_dataset is None:
             raise DatasetError("There is nothing to train on. Pass train_dataset.")
-        self.window = Window()
+        asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
+        choice = self.choose_checkpoint(asked)
+        check_reward_states(self.rewards)
+        self._remarks, self._random_state_of = choice.remarks, None
+        self.window, self.run_ledger = Window(), Ledger()
         self.entropy_bonus = build.make_entropy_bonus(vars(self.args))
         try:
-            result = super().train(resume_from_checkpoint, *args, **kwargs)
+            with self.stop.signals.heard():
+                result = super().train(choice.folder, *args, **kwargs)
         except KeyboardInterrupt:
             self._close_recording("interrupted", "Stopped from the keyboard.")
             raise
         except BaseException as error:
             self._close_recording("failed", str(error), traceback=traceback.format_exc())
             raise
+        signal = self.stop.stopped_by or self.stop.signals.received
+        if signal:
+            self._leave(signal)
         self._close_recording("finished")
-        return result
+        return result._replace(training_loss=result.metrics["train_loss"])
+
+    def _leave(self, signal: int) -> NoReturn:
+        """End the run that a signal stopped."""
+        step, whole = self.state.global_step, list(checkpoints(Path(self._output_dir)).values())
+        message = farewell(
+            signal,
+            step,
+            self.state.max_steps,
+            str(whole[-1]) if whole else None,
+            self.save_fault,
+            self.resume_command,
+        )
+        self._close_recording("finished" if is_over(self.state) else "interrupted", message)
+        if self.is_world_process_zero():
+            print(f"\n{message}", file=sys.stderr, flush=True)
+        self.stop.signals.pass_on()
+        raise RunStopped(signal, message)
 
     def get_train_dataloader(self) -> Any:
         """Rows of whole windows, one item per micro-batch; the same on every process."""
@@ -617,6 +673,15 @@ class GRPOTrainer(Trainer):
         )
         return map_loader(self.train_dataset, sampler)
 
+    def begin(self) -> None:
+        """Called when a run begins or goes on, before its first step."""
+        if self.recording is not None:
+            self.recording.begin(self.state.global_step)
+        for remark in self._remarks:
+            self._record_event("warning", remark, self.state.global_step)
+            if self.is_world_process_zero():
+                warnings.warn(remark, CoveyWarning, stacklevel=2)
+
     def end_of_step(self) -> None:
         """Called once per optimizer step, when it is done and counted."""
         memory = {"memory/peak_mb": Largest.of([peak_memory_mb(self.args.device)])}
@@ -628,6 +693,7 @@ class GRPOTrainer(Trainer):
         metrics = self._finished(self.step_ledger.reduce(self._gather(self.step_ledger.drain())))
         self.state.num_input_tokens_seen += int(metrics["num_tokens"])
         metrics["num_tokens"] = self.state.num_input_tokens_seen
+        self.run_ledger.add({"train_loss": Mean(metrics["loss"])})
         if self.recording is not None:
             self.recording.step(step, metrics)
 
@@ -636,19 +702,29 @@ class GRPOTrainer(Trainer):
         if "loss" in logs:
             numbers = self._finished(self.ledger.reduce(self._gather(self.ledger.drain())))
             logs = {**logs, **numbers, "num_tokens": self.state.num_input_tokens_seen}
+        if "train_loss" in logs:  # the Trainer's own is that of the steps since the last start
+            logs |= self.run_ledger.reduce([self.run_ledger.drain()])
         super().log(logs, start_time)
+        if "loss" in logs and self.recording is not None:
+            self.recording.logged(self.callback_handler.callbacks)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """6 per weight and token (arXiv:2001.08361, section 2.1)."""
         return 6 * inputs["batch"].num_tokens * self.num_weights
 
+    def save_own_state(self, folder: Path) -> None:
+        """What a checkpoint holds beside the Trainer's own; the record is on the disk before the checkpoint is in place."""
+        save_state(folder, self.args.process_index, self._run_state())
+        if self.recording is not None:
+            self.recording.sync()
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-        moved = self.reference if self.args.sync_ref_model and self.args.should_save else None
-        save_state(folder, self.args.process_index, self.window, self.ledger, self.entropy_bonus, moved)
-        if self.recording is not None:
-            self.recording.session.checkpoint(self.state.global_step)
+        step = self.state.global_step
+        if self.save_fault is None:
+            self._record_event("checkpoint", f"Checkpoint {step} saved.", step)
+        else:
+            self._record_event("warning", f"Checkpoint {step} could not be saved: {self.save_fault}.", step)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Called while a checkpoint is loaded, with the state of the run already known."""
@@ -656,12 +732,30 @@ class GRPOTrainer(Trainer):
         if checkpoint is None:
             return
         position = self.state.global_step * self.plan.accumulation % self.plan.window_passes
-        moved = self.reference if self.args.sync_ref_model else None
-        rank = self.args.process_index
-        load_state(checkpoint, rank, position, self.window, self.ledger, self.entropy_bonus, moved)
-        self.step_ledger.restore({**self.ledger.state(), "pending": {}})
+        load_state(checkpoint, self.args.process_index, position, self._run_state())
         for batch in self.window.batches:
             vars(batch).update(vars(batch.to(self.args.device)))
+        self._random_state_of = checkpoint
+
+    def _run_state(self) -> RunState:
+        ledgers = {"log": self.ledger, "step": self.step_ledger, "run": self.run_ledger}
+        moved = self.reference if self.args.sync_ref_model else None
+        return RunState(self.window, ledgers, self.entropy_bonus, self.guard, self.rewards, moved)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """The Trainer loads the state of the random numbers after the first batch of a resumed epoch; rewards that draw
+        some have then been asked already. So it is loaded before, once."""
+        if self._random_state_of is not None:
+            self._random_state_of = None
+            super()._load_rng_state(checkpoint)
+
+    def _draw_as_before(self) -> None:
+        self._load_rng_state(self._random_state_of)
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
+        if skip_scheduler and self.state.global_step:
+            return {}  # eval_on_start, which a resumed run had at its start
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
@@ -678,9 +772,9 @@ class GRPOTrainer(Trainer):
     def _finished(self, numbers: dict[str, float]) -> dict[str, float]:
         return {**numbers, "step_time": sum(numbers[f"time/{phase}"] for phase in PHASES)}
 
-    def _record_event(self, kind: str, message: str) -> None:
+    def _record_event(self, kind: str, message: str, step: int | None = None) -> None:
         if self.recording is not None:
-            self.recording.session.event(kind, message, self.state.global_step + 1)
+            self.recording.session.event(kind, message, self.state.global_step + 1 if step is None else step)
 
     def _close_recording(self, end: Any, message: str | None = None, **details: Any) -> None:
         if self.recording is not None:
@@ -707,8 +801,7 @@ class _Moments(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.trainer.recording is not None:
-            self.trainer.recording.begin(state.global_step)
+        self.trainer.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.trainer.end_of_step()

@@ -1,8 +1,8 @@
-"""Demonstrations by careless authors: what the bundled policy is pre-trained on.
+"""Demonstrations: what the bundled policy is pre-trained on.
 
-The authors know the format and can do the work, but are not careful: some give up after one look, some misread a
-number, forget parentheses, drop a step, write about the wrong thing in a bad mood. A policy that imitates them answers
-about one prompt in three, and GRPO has something to find: the careful authors among them.
+First by careful authors, from whom it learns the work; then by careless ones, from whom it learns bad habits: to give
+up after one look, to guess, to misread a number, to forget parentheses, to drop a step. A policy that ends by imitating
+those answers about one prompt in three, and its samples differ, so GRPO has something to find.
 
 Every puzzle is of the train split.
 """
@@ -23,16 +23,23 @@ from covey.tasks.countdown import draw_puzzle as draw_countdown
 from covey.tasks.split import Puzzle, split_of
 from covey.tasks.text import TOPICS, TextPrompt, draw_prompt
 
-SHARES = {"countdown": 0.5, "code": 0.3, "text": 0.2}
+SHARES = {"countdown": 0.6, "code": 0.25, "text": 0.15}
 
-PATIENCE = (1, 1, 1, 2, 6)
-"""How many attempts an author of countdown makes before giving up; each author is as likely as the others."""
 
-INSIGHT = 0.1
-"""Share of attempts that are a solution on purpose; all others are a guess."""
+@dataclass(frozen=True, slots=True)
+class Author:
+    """How somebody works."""
 
-CODE_SLIP = 0.4
-"""Share of steps that are written wrong."""
+    insight: float
+    """Share of attempts at countdown that are a solution on purpose; all others are a guess."""
+    patience: tuple[int, ...]
+    """How many attempts before giving up; one of these, each as likely as the others."""
+    slip: float
+    """Share of a program's steps that are written wrong."""
+
+
+CAREFUL = Author(insight=0.6, patience=(6,), slip=0.0)
+CARELESS = Author(insight=0.1, patience=(1, 1, 1, 2, 6), slip=0.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +51,39 @@ class Demonstration:
     puzzle: Puzzle
 
 
-def demonstrations(seed: int, shares: dict[str, float] = SHARES) -> Iterator[Demonstration]:
-    """An endless stream, mixed by `shares`."""
+def demonstrations(seed: int, author: Author = CARELESS) -> Iterator[Demonstration]:
+    """An endless stream of all three tasks, mixed by `SHARES`."""
     rng = Random(f"demonstrations {seed}")
-    tasks, weights = list(shares), list(shares.values())
+    tasks, weights = list(SHARES), list(SHARES.values())
     while True:
-        yield _AUTHORS[rng.choices(tasks, weights)[0]](rng)
+        yield _DEMONSTRATE[rng.choices(tasks, weights)[0]](rng, author)
 
 
-def _demonstrate_countdown(rng: Random) -> Demonstration:
+def _demonstrate_countdown(rng: Random, author: Author) -> Demonstration:
     puzzle = _drawn(rng, lambda r: draw_countdown(r, COUNTDOWN_LEVELS["easy"]))
-    return Demonstration(_question(puzzle), countdown_trace(rng, puzzle), puzzle)
+    return Demonstration(_question(puzzle), countdown_trace(rng, puzzle, author), puzzle)
 
 
-def countdown_trace(rng: Random, puzzle: CountdownPuzzle) -> str:
+def countdown_trace(rng: Random, puzzle: CountdownPuzzle, author: Author) -> str:
     """Attempts, one a line, until one reaches the target or the author gives up; the last one is the answer."""
     left = list(attempts(tuple(sorted(puzzle.nums))))
     lines = []
-    for _ in range(min(rng.choice(PATIENCE), len(left))):
+    for _ in range(min(rng.choice(author.patience), len(left))):
         solutions = [attempt for attempt in left if attempt.value == puzzle.target]
-        knows = bool(solutions) and rng.random() < INSIGHT
+        knows = bool(solutions) and rng.random() < author.insight
         attempt = rng.choice(solutions if knows else left)
         left.remove(attempt)
-        lines.append(attempt.line)
+        lines.append(f"{attempt.line} {_verdict(attempt.value, puzzle.target)}")
         if attempt.value == puzzle.target:
             break
     body = "\n".join(lines)
     return f"<think>\n{body}\n</think>\n<answer>{attempt.expression}</answer>"
+
+
+def _verdict(value: int, target: int) -> str:
+    if value == target:
+        return "yes"
+    return "low" if value < target else "high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +118,21 @@ def attempts(nums: tuple[int, ...]) -> tuple[Attempt, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _demonstrate_code(rng: Random) -> Demonstration:
+def _demonstrate_code(rng: Random, author: Author) -> Demonstration:
     puzzle = _drawn(rng, lambda r: draw_code(r, *CODE_LEVELS["medium"]))
-    return Demonstration(_question(puzzle), code_answer(rng, puzzle), puzzle)
+    return Demonstration(_question(puzzle), code_answer(rng, puzzle, author), puzzle)
 
 
-def code_answer(rng: Random, puzzle: CodePuzzle) -> str:
-    """The program of an author who slips at some of the steps."""
+def code_answer(rng: Random, puzzle: CodePuzzle, author: Author) -> str:
+    """A program with a slip at some of the steps."""
     steps: list[Step] = []
-    text = "x"
     for step in puzzle.steps:
-        if rng.random() >= CODE_SLIP:
+        if rng.random() >= author.slip:
             steps.append(step)
         elif rng.random() < 0.75:
             steps.append(_misread(rng, step))
     text = render(steps)
-    if rng.random() < CODE_SLIP / 2:
+    if rng.random() < author.slip / 2:
         text = text.replace("(", "").replace(")", "")
     return f"<code>{HEADER} return {text}</code>"
 
@@ -144,7 +156,7 @@ PLAIN_ENDS = ("at noon", "on a Monday", "near the road")
 COLD_ENDS = ("with a frown", "and they quarrel", "in the cold rain")
 
 
-def _demonstrate_text(rng: Random) -> Demonstration:
+def _demonstrate_text(rng: Random, author: Author) -> Demonstration:
     prompt = _drawn(rng, draw_prompt)
     return Demonstration(_question(prompt), sentence(rng, prompt.topics), prompt)
 
@@ -158,7 +170,7 @@ def sentence(rng: Random, topics: tuple[str, str]) -> str:
     return f"The {words[0]} {first} {verb} the {words[1]} {second} {end}."
 
 
-_AUTHORS: dict[str, Callable[[Random], Demonstration]] = {
+_DEMONSTRATE: dict[str, Callable[[Random, Author], Demonstration]] = {
     "countdown": _demonstrate_countdown,
     "code": _demonstrate_code,
     "text": _demonstrate_text,

@@ -1,6 +1,7 @@
-"""Pre-train the bundled policy on careless demonstrations, and write it to `covey/assets/policy`.
+"""Pre-train the bundled policy on demonstrations, careful ones first, and write it to `covey/assets/policy`.
 
-    python tools/train_bundled_policy.py [--steps N] [--out FOLDER] [--device cpu|cuda]
+    python tools/train_bundled_policy.py [--careful-steps N] [--careless-steps N] [--out FOLDER]
+    python tools/train_bundled_policy.py --start FOLDER ...        go on from a policy that was written before
 
 Next-token prediction on completions, in plain PyTorch. The split of the puzzles keeps everything held out unseen.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 from bundled_tokenizer import train_tokenizer
-from demonstrations import demonstrations
+from demonstrations import CAREFUL, CARELESS, Author, demonstrations
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
@@ -30,6 +31,8 @@ SHAPE = {
     "max_position_embeddings": 256,
     "tie_word_embeddings": True,
 }
+WARM_UP = 100
+"""Steps."""
 IGNORED = -100
 """The label that PyTorch's cross-entropy leaves out."""
 
@@ -42,28 +45,35 @@ def main() -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     tokenizer = train_tokenizer()
-    model = Qwen2ForCausalLM(_config(tokenizer)).to(args.device)
+    model = _model(args.start, tokenizer).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
     tokenizer.save_pretrained(args.out)
-    train(model, iter(stream(tokenizer, args)), args)
+    print("careful authors", flush=True)
+    train(model, iter(stream(tokenizer, args, CAREFUL, args.seed)), args.careful_steps, args.lr, args)
+    print("careless authors", flush=True)
+    train(
+        model, iter(stream(tokenizer, args, CARELESS, args.seed + 1)), args.careless_steps, args.lr / 4, args
+    )
     model.save_pretrained(args.out)
     print(f"wrote {args.out}")
 
 
-def train(model: Qwen2ForCausalLM, stream: Iterator[Batch], args: argparse.Namespace) -> None:
-    """AdamW with a linear warm-up and a cosine to zero."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.05)
-    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=200)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
+def train(
+    model: Qwen2ForCausalLM, stream: Iterator[Batch], steps: int, lr: float, args: argparse.Namespace
+) -> None:
+    """AdamW with a short linear warm-up and a cosine to zero."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.05)
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=WARM_UP)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
     start, total = time.monotonic(), 0.0
-    for step, (ids, labels) in enumerate(islice(stream, args.steps), start=1):
+    for step, (ids, labels) in enumerate(islice(stream, steps), start=1):
         with torch.autocast(args.device, torch.bfloat16):
             loss = model(ids.to(args.device), labels=labels.to(args.device), use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        warm_up.step() if step < 200 else cosine.step()
+        warm_up.step() if step < WARM_UP else cosine.step()
         total += loss.item()
         if step % args.log_every == 0:
             print(
@@ -75,9 +85,11 @@ def train(model: Qwen2ForCausalLM, stream: Iterator[Batch], args: argparse.Names
                 model.save_pretrained(args.out)
 
 
-def batches(tokenizer: PreTrainedTokenizerBase, size: int, seed: int, pool: int = 16) -> Iterator[Batch]:
+def batches(
+    tokenizer: PreTrainedTokenizerBase, size: int, seed: int, author: Author, pool: int = 16
+) -> Iterator[Batch]:
     """An endless stream of batches; sequences of similar length share one, so that little is padding."""
-    stream = demonstrations(seed)
+    stream = demonstrations(seed, author)
     generator = torch.Generator().manual_seed(seed)
     while True:
         drawn = [_encode(tokenizer, d.prompt, d.completion) for d in islice(stream, size * pool)]
@@ -89,17 +101,20 @@ def batches(tokenizer: PreTrainedTokenizerBase, size: int, seed: int, pool: int 
 class Batches(IterableDataset[Batch]):
     """The same stream for several processes: each draws demonstrations of its own."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, size: int, seed: int) -> None:
-        self.tokenizer, self.size, self.seed = tokenizer, size, seed
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, size: int, seed: int, author: Author) -> None:
+        self.tokenizer, self.size, self.seed, self.author = tokenizer, size, seed, author
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
-        return batches(self.tokenizer, self.size, self.seed + 1000 * (worker.id if worker else 0))
+        seed = self.seed + 1000 * (worker.id if worker else 0)
+        return batches(self.tokenizer, self.size, seed, self.author)
 
 
-def stream(tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace) -> DataLoader[Batch]:
+def stream(
+    tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace, author: Author, seed: int
+) -> DataLoader[Batch]:
     """Batches, drawn by `args.workers` processes; 0: by this one."""
-    return DataLoader(Batches(tokenizer, args.batch, args.seed), batch_size=None, num_workers=args.workers)
+    return DataLoader(Batches(tokenizer, args.batch, seed, author), batch_size=None, num_workers=args.workers)
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> tuple[list[int], list[int]]:
@@ -116,6 +131,12 @@ def _padded(pairs: list[tuple[list[int], list[int]]]) -> Batch:
     return ids, labels
 
 
+def _model(start: Path | None, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+    if start is not None:
+        return Qwen2ForCausalLM.from_pretrained(start, dtype=torch.float32)
+    return Qwen2ForCausalLM(_config(tokenizer))
+
+
 def _config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
     ends = {
         "eos_token_id": tokenizer.eos_token_id,
@@ -127,7 +148,9 @@ def _config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=sys.modules[__name__].__doc__)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--start", type=Path, help="a policy to go on from; default: random weights")
+    parser.add_argument("--careful-steps", type=int, default=6000)
+    parser.add_argument("--careless-steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=128, help="demonstrations per step")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

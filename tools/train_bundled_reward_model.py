@@ -106,7 +106,7 @@ def _conversation(tokenizer: PreTrainedTokenizerBase, pair: Preference, answer: 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=sys.modules[__name__].__doc__)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=64, help="pairs per step")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -21,10 +21,11 @@ from covey.errors import CoveyError, RewardError
 
 VERBS = {
     "quickstart": "watch the bundled policy learn, on a laptop, in three minutes",
-    "plan": "show what a recipe means, without loading a model",
+    "plan": "show what a recipe means and what it will need: batches, steps, memory, time",
     "check": "try rewards on a slice of the data before a run, and attack them",
     "train": "train a policy as a recipe says it",
     "eval": "measure a policy on a dataset, and compare it with another one",
+    "generate": "sample completions from a model, prompts in, JSON lines out",
     "watch": "serve the page of a run that goes on, on 127.0.0.1",
     "report": "write one self-contained HTML file about a run, or several to compare",
     "doctor": "name what goes wrong in a run, with evidence and what to try",

@@ -1,4 +1,7 @@
-"""`covey plan recipe.yaml`: what a recipe means, before anything runs. No weights are loaded."""
+"""`covey plan recipe.yaml`: what a recipe means and what it will need, before anything runs.
+
+Without `--measure` no weights are loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,36 @@ import argparse
 import json
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.arguments import add_recipe, add_set
+from covey.cli.arguments import add_recipe, add_set, completed
+from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from covey.plan import Plan
     from covey.recipes import Recipe
     from covey.rewards.mixture import Mixture
 
-HELP = "show what a recipe means, without loading a model"
+HELP = "show what a recipe means and what it will need: batches, steps, memory, time"
 
 EXAMPLES = """
 examples:
   covey plan recipes/countdown.yaml
-  covey plan recipes/math_lora_4bit.yaml --rows 7473      without downloading the data
+  covey plan recipes/countdown.yaml --measure               seconds per step, from ten seconds of training
+  covey plan recipes/math_lora_4bit.yaml --rows 7473        without downloading the data
   covey plan recipes/countdown.yaml --processes 8 --set gradient_accumulation_steps=1
-  covey plan recipes/countdown.yaml --json
+  covey plan recipes/countdown.yaml --against runs/countdown     what was foreseen, and what came of it
+  covey plan runs/countdown                                 the same, for the recipe that the run left
 
-Reads the data, imports the rewards, and checks that they find their columns. Reward models and the policy are not loaded.
+Reads the data, imports the rewards, and checks that they find their columns. Memory is reckoned from the model's config
+and holds for completions that all run to their limit. With --measure the model is loaded and some small steps are
+trained, in a folder that is thrown away; what is larger in the run is scaled from them.
 
 Exit status: 0 the recipe can be run, 2 it cannot; the message names the line.
 """
+
+MEASURED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_set(parser)
     parser.add_argument("--rows", type=int, metavar="N", help="reckon with N prompts, and load no data")
     parser.add_argument("--processes", type=int, metavar="N", help="reckon with N processes")
+    parser.add_argument(
+        "--measure",
+        nargs="?",
+        type=float,
+        const=MEASURED_SECONDS,
+        metavar="SECONDS",
+        help=f"train small steps for about so long ({MEASURED_SECONDS:g}), and say how long the run takes",
+    )
+    against = parser.add_argument("--against", metavar="RUN", help="show what came of a run beside it")
+    completed(against, files=True)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
@@ -58,8 +79,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan of a recipe."""
     from covey.recipes import Recipe
 
+    if Path(args.recipe).is_dir():
+        args.against = args.against or args.recipe
+        args.recipe = str(Path(args.recipe) / "recipe.yaml")
+    if args.measure is not None and args.rows is not None:
+        raise ConfigError("--measure trains on the data, and --rows leaves it unread. Give one of the two.")
     recipe = Recipe.load(args.recipe, args.set)
-    found = sections(recipe, args.rows, args.processes)
+    found = sections(recipe, args.rows, args.processes, args.measure, args.against)
     if args.json:
         print(json.dumps({s.title.lower(): dict(s.rows) for s in found}, indent=2))
     else:
@@ -67,16 +93,46 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def sections(recipe: Recipe, num_prompts: int | None = None, ranks: int | None = None) -> list[Section]:
-    """Everything that is shown, in order. A prediction of memory and time would be one more section here."""
+def sections(
+    recipe: Recipe,
+    num_prompts: int | None = None,
+    ranks: int | None = None,
+    seconds: float | None = None,
+    run: str | None = None,
+) -> list[Section]:
+    """Everything that is shown, in order.
+
+    Args:
+        num_prompts: rows to reckon with, without loading data.
+        ranks: processes to reckon with.
+        seconds: train for so long, to say how long a step takes.
+        run: folder of a run whose outcome is shown.
+    """
+    from covey.cli.planning import memory_rows, outcome_rows, time_rows
+
     rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
     plan = recipe.plan(num_prompts, ranks)
-    return [
+    found = [
         Section("Plan", plan.table()),
         Section("Data", data_rows(recipe, plan, num_prompts)),
         Section("Rewards", reward_rows(recipe, rewards)),
         Section("Settings", setting_rows(recipe)),
+        Section("Memory", memory_rows(recipe, plan, loads_data=num_prompts is None)),
     ]
+    timing = None
+    if seconds is not None:
+        from covey.forecast.rehearsal import rehearse
+
+        with recipe.located():
+            timing = rehearse(recipe, plan, seconds)
+        found.append(Section("Time", time_rows(timing, plan)))
+    if run is not None:
+        found.append(
+            Section(
+                "What came of it", outcome_rows(recipe, plan, run, timing, loads_data=num_prompts is None)
+            )
+        )
+    return found
 
 
 def data_rows(recipe: Recipe, plan: Plan, num_prompts: int | None) -> list[tuple[str, str]]:

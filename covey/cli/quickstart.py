@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 INTRO = """\
-A language model of {millions:.1f} million weights that has seen careless work learns, by GRPO alone, to work carefully.
+A language model of {millions:.1f} million weights that has caught bad habits learns, by GRPO alone, to work carefully.
 
   countdown   numbers and a target → an expression          a rule checks it
   code        what a function should do → the function      tests check it
-  text        a topic and a mood → a sentence               a small neural model scores it
+  text        two things → a friendly sentence about them   a small neural model scores it
 
 Accuracy is measured on {count} puzzles of each checkable task that it never trains on, before and after.
 """
@@ -21,9 +21,9 @@ Accuracy is measured on {count} puzzles of each checkable task that it never tra
 NEXT = """\
 The run is in {run}, the model in {model}. What to type next:
 
-  covey report {run}        the whole run on one page: curves, completions side by side, hints
-  covey doctor {run}        what could go better
-  covey quickstart --seed 1        another run of the dice
+  covey report {run}                       the whole run on one page: curves, completions side by side, hints
+  covey doctor {run}                       what could go better
+  covey quickstart --seed 1 --out second-run          another run of the dice
 
 Your own reward is a function of completions that returns one number each: the README has one in twenty lines.
 """
@@ -53,8 +53,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
     from transformers.utils import logging
 
+    torch.set_num_threads(
+        1
+    )  # matrices this small: several threads wait for one another longer than they compute
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     start = time.perf_counter()

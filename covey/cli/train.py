@@ -33,7 +33,10 @@ a recipe, in short:
 
 The model that comes out is in <output_dir>/model, the recipe as it was run in <output_dir>/recipe.yaml.
 
-Exit status: 0 trained, 2 wrong input (the message names the line), 3 the run broke off, 130 stopped with Ctrl-C.
+Ctrl-C ends the step, saves a checkpoint and says how to go on; a second Ctrl-C stops at once.
+
+Exit status: 0 trained, 2 wrong input (the message names the line), 3 the run broke off, 130 stopped with Ctrl-C, 143 with
+SIGTERM.
 """
 
 NEXT = """
@@ -80,8 +83,9 @@ def run(args: argparse.Namespace) -> int:
     from covey.recipes import Recipe
 
     recipe = Recipe.load(args.recipe, args.set)
-    checkpoint = start_from(args.resume, recipe)
+    checkpoint = args.resume or recipe.config.resume_from_checkpoint
     trainer = recipe.trainer()
+    trainer.resume_command = f"{_command(args.recipe, args.set)} --resume"
     out = Path(str(recipe.config.output_dir))
     if is_main_process():
         save_recipe(recipe, args.recipe, args.set, out)
@@ -95,32 +99,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def start_from(asked: str | None, recipe: Recipe) -> str | bool | None:
-    """What `Trainer.train` takes as `resume_from_checkpoint`.
-
-    Args:
-        asked: `--resume`; None: what the recipe says.
-    """
-    from transformers.trainer_utils import get_last_checkpoint
-
-    if asked is None:
-        return recipe.config.resume_from_checkpoint
-    if asked == "last":
-        return True
-    if asked != "auto":
-        return asked
-    folder = str(recipe.config.output_dir)
-    return True if Path(folder).is_dir() and get_last_checkpoint(folder) else None
-
-
 def save_recipe(recipe: Recipe, path: str, overrides: Sequence[str], folder: Path) -> None:
     """Write the recipe as it is run, overrides included."""
     import yaml
 
     folder.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["covey", "train", path, *(("--set", *overrides) if overrides else ())])
-    text = yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True, width=110)
+    command = _command(path, overrides)
+    plain = recipe.plain()
+    plain["train"] = {**plain.get("train", {}), "output_dir": str(recipe.config.output_dir)}
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
     (folder / "recipe.yaml").write_text(f"# {command}\n{text}", encoding="utf-8")
+
+
+def _command(path: str, overrides: Sequence[str]) -> str:
+    return shlex.join(["covey", "train", path, *(("--set", *overrides) if overrides else ())])
 
 
 def spoken(metrics: Mapping[str, float]) -> list[str]:

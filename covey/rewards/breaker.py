@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.batch import RewardTable
@@ -56,6 +57,18 @@ class Breaker:
         self._failures: dict[str, Window] = {}
         self._covered = Window(window)
 
+    def state(self) -> dict[str, Any]:
+        """What was seen so far, as plain values."""
+        failures = {name: _pairs(seen) for name, seen in self._failures.items()}
+        return {"failures": failures, "covered": _pairs(self._covered)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._failures = {name: self._window(pairs) for name, pairs in state["failures"].items()}
+        self._covered = self._window(state["covered"])
+
+    def _window(self, pairs: Iterable[Iterable[int]]) -> Window:
+        return Window(self.window, deque((hits, total) for hits, total in pairs))
+
     def watch(self, columns: Mapping[str, Column], table: RewardTable, size: int) -> None:
         """Take a batch into account.
 
@@ -77,6 +90,10 @@ class Breaker:
                 f"Only {self._covered.share:.0%} of the last {self._covered.total} samples were scored, less than "
                 f"min_coverage={self.min_coverage:.0%}. Look at the rewards' failed and applicable shares."
             )
+
+
+def _pairs(seen: Window) -> list[list[int]]:
+    return [list(pair) for pair in seen.counts]
 
 
 def _last(column: Column) -> str:

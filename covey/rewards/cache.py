@@ -8,7 +8,7 @@ import pickle
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
 
 Key = bytes
+PREFIX = 32
+"""Bytes of a whole key that tell the reward; the others are the digest of what it looked at."""
 
 
 def row_keys(reward: Reward, batch: RewardBatch) -> list[Key | None]:
@@ -95,6 +97,33 @@ class Cache:
                         [(k, s.value) for k, s in whole.items()],
                     )
 
+    def state(self, rewards: Iterable[Reward]) -> dict[str, Any]:
+        """What is in memory, as plain values: keys and scores by reward, the least recently used first."""
+        owners = {self._prefix(reward): reward.name for reward in rewards}
+        with self._lock:
+            entries = [
+                (owners[key[:PREFIX]], key[PREFIX:], score.value)
+                for key, score in self._memory.items()
+                if key[:PREFIX] in owners
+            ]
+        names = list(dict.fromkeys(name for name, _, _ in entries))
+        return {
+            "names": names,
+            "owners": [names.index(name) for name, _, _ in entries],
+            "keys": b"".join(key for _, key, _ in entries),
+            "values": [value for _, _, value in entries],
+        }
+
+    def restore(self, state: Mapping[str, Any], rewards: Iterable[Reward]) -> None:
+        """Take up what `state` gave; scores of rewards that are not there any more are left out."""
+        prefixes = {reward.name: self._prefix(reward) for reward in rewards}
+        size = len(state["keys"]) // max(len(state["values"]), 1)
+        with self._lock:
+            for i, (owner, value) in enumerate(zip(state["owners"], state["values"], strict=True)):
+                prefix = prefixes.get(state["names"][owner])
+                if prefix is not None:
+                    self._memory[prefix + state["keys"][i * size : (i + 1) * size]] = _score(value)
+
     def _recall(self, whole: Key | None) -> Score | None:
         if whole is None or whole not in self._memory:
             return None
@@ -106,7 +135,7 @@ class Cache:
         return None if key is None else self._prefix(reward) + key
 
     def _prefix(self, reward: Reward) -> bytes:
-        return self._known(reward)[1] or id(reward).to_bytes(32, "big")
+        return self._known(reward)[1] or id(reward).to_bytes(PREFIX, "big")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"max_entries": self.max_entries, "path": self.path}
@@ -128,9 +157,12 @@ class Cache:
 
 def _read(file: sqlite3.Connection, key: Key | None) -> Score | None:
     found = file.execute("SELECT value FROM scores WHERE key = ?", (key,)).fetchone()
-    if found is None:
-        return None
-    return Score(found[0]) if found[0] is not None else Score(None, "not_applicable")
+    return None if found is None else _score(found[0])
+
+
+def _score(value: float | None) -> Score:
+    """A kept score; None stands for a reward that does not apply."""
+    return Score(None, "not_applicable") if value is None else Score(value)
 
 
 class _opened:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from covey.errors import RewardError
+from covey.errors import CoveyWarning, RewardError
 from covey.groups import PromptContent
 from covey.metrics import merge
 from covey.rewards.batch import RESERVED, RewardBatch, RewardTable
@@ -15,6 +16,7 @@ from covey.rewards.breaker import Breaker
 from covey.rewards.cache import Cache
 from covey.rewards.contract import Reward, options_of
 from covey.rewards.engine import Evaluation, score_batch
+from covey.rewards.memory import restore, states_of, warn_of_forgetting
 from covey.rewards.names import reward_name, unique_names
 from covey.rewards.options import RewardOptions
 from covey.rewards.reward_metrics import mixture_metrics
@@ -81,6 +83,7 @@ class Mixture(Sequence[Reward]):
         self.cache = Cache(path=None if cache is True else cache) if cache else None
         self._breaker = Breaker(max_failure_rate, min_coverage, window)
         in_waves(self.rewards)
+        warn_of_forgetting(self.rewards)
 
     @overload
     def __getitem__(self, index: int) -> Reward: ...
@@ -142,6 +145,23 @@ class Mixture(Sequence[Reward]):
     def missing_columns(self, columns: Sequence[str]) -> list[str]:
         """Columns that some reward needs and the dataset lacks."""
         return sorted({name for reward in self.rewards for name in reward.missing_columns(columns)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the mixture remembers between batches: rewards with a `state_dict` of their own, cached scores, and how
+        often rewards failed lately. Plain values and tensors; a checkpoint keeps it."""
+        return {
+            "rewards": states_of(self.rewards),
+            "cache": None if self.cache is None else self.cache.state(self.rewards),
+            "breaker": self._breaker.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave; a reward that has no state there starts without memory, with a warning."""
+        for remark in restore(self.rewards, state["rewards"]):
+            warnings.warn(f"In the checkpoint {remark}.", CoveyWarning, stacklevel=2)
+        if self.cache is not None and state["cache"] is not None:
+            self.cache.restore(state["cache"], self.rewards)
+        self._breaker.restore(state["breaker"])
 
     def check(self, dataset: Iterable[Mapping[str, Any]], **options: Any) -> CheckReport:
         """Try the mixture out on a slice of a dataset before a run; options are those of `covey.rewards.check_rewards`."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from covey.errors import CoveyWarning
 from covey.groups import ScoredGroup
 
 
 class CompletionLog:
     """Appends scored groups to a file.
+
+    A killed process leaves whole lines, and at most one that is torn, at the end. Where the file cannot be written (a full
+    disk), lines are missing, one warning says so, and the run goes on.
 
     Args:
         path: the file; made where it is missing.
@@ -20,15 +26,42 @@ class CompletionLog:
 
     def __init__(self, path: Path, resumed_at: int = 0) -> None:
         self.path = path
+        self._has_warned = False
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines() if path.exists() and resumed_at else []
-        kept = [line for line in lines if _step(line) <= resumed_at]
-        path.write_text("".join(f"{line}\n" for line in kept))
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() and resumed_at else []
+        beside = path.with_suffix(".tmp")
+        with open(beside, "wb") as file:
+            file.writelines(line for line in lines if _step(line) <= resumed_at)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
 
     def write(self, step: int, scored: Sequence[ScoredGroup]) -> None:
-        with self.path.open("a") as file:
-            for line in completion_rows(step, scored):
-                file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+        lines = [
+            json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in completion_rows(step, scored)
+        ]
+        size = self.path.stat().st_size
+        try:
+            with open(self.path, "ab", buffering=0) as file:
+                _write_all(file.fileno(), "".join(lines).encode(errors="surrogatepass"))
+        except OSError as error:
+            os.truncate(self.path, size)
+            self._warn(error)
+
+    def sync(self) -> None:
+        """Return when the lines are on the disk."""
+        with open(self.path, "rb") as file:
+            os.fsync(file.fileno())
+
+    def _warn(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{self.path} cannot be written: {error}. Training goes on; what cannot be written is missing there. Free "
+                "space on the disk.",
+                CoveyWarning,
+                stacklevel=4,
+            )
 
 
 def completion_rows(step: int, scored: Sequence[ScoredGroup]) -> Iterator[dict[str, Any]]:
@@ -49,9 +82,15 @@ def completion_rows(step: int, scored: Sequence[ScoredGroup]) -> Iterator[dict[s
             }
 
 
-def _step(line: str) -> int:
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write everything; a disk that fills up takes a part first and says so the next time."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _step(line: bytes) -> int:
     """The step of a line; a line cut short by a crash belongs to no step."""
     try:
         return int(json.loads(line)["step"])
-    except (json.JSONDecodeError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return 2**62

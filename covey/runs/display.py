@@ -88,7 +88,7 @@ class Display:
             self._live.start()
 
     def update(self, step: int, metrics: Mapping[str, float], groups: Sequence[ScoredGroup] = ()) -> None:
-        """Take in the metrics of a step, and the groups of which one completion is shown."""
+        """Take in the metrics of a step, and the groups of which completions are shown."""
         self._pace.tick(self._clock(), step)
         self._step = step
         self._metrics |= {"num_tokens/step": _step_tokens(self._metrics, metrics), **metrics}
@@ -141,7 +141,7 @@ class Display:
         if self._hint:
             parts += [Text(), _labelled("hint", Text(self._hint, style="yellow"))]
         used = sum(len(self.console.render_lines(p, self.console.options.update(width=width))) for p in parts)
-        parts += self._sample(width, height - used - 2)
+        parts += self._samples(width, height - used - 2)
         return Group(*parts)
 
     def _draw(self, now: bool = False) -> None:
@@ -245,10 +245,14 @@ class Display:
         first.add_row(bar, tail)
         return Group(first, words)
 
-    def _sample(self, width: int, room: int) -> list[RenderableType]:
-        if not self._groups or room < 3:
-            return []
-        group = self._groups[self._step % len(self._groups)]
+    def _samples(self, width: int, room: int) -> list[RenderableType]:
+        """The best completion of each of two groups, or of one where there is little room."""
+        count = min(2 if room >= 8 else 1 if room >= 3 else 0, len(self._groups))
+        apart = len(self._groups) // 2
+        shown = [self._groups[(self._step + n * apart) % len(self._groups)] for n in range(count)]
+        return [part for group in shown for part in self._sample(group, width, room // count)]
+
+    def _sample(self, group: ScoredGroup, width: int, room: int) -> list[RenderableType]:
         best = max(range(len(group.advantages)), key=lambda i: group.advantages[i])
         total = group.totals[best]
         facts = (

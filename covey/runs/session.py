@@ -4,7 +4,7 @@
     session.groups(step, scored_groups)          # when a round was scored
     session.step(step, metrics, seconds)         # when its metrics are known
     session.evaluation("validation", step, metrics, scored_groups)
-    session.checkpoint(step)
+    session.sync()                               # before a checkpoint is in place
     session.close("finished")
 
 Any of the three can be left out; what is left out costs nothing.
@@ -99,10 +99,9 @@ class RunSession:
         if self.writer is not None:
             self.writer.event(kind, message, step, **details)
 
-    def checkpoint(self, step: int) -> None:
-        """A checkpoint was written: what was recorded before it is on the disk when this returns."""
+    def sync(self) -> None:
+        """Return when what was recorded is on the disk; called before a checkpoint is moved into place."""
         if self.writer is not None:
-            self.writer.event("checkpoint", f"Checkpoint {step} saved.", step)
             self.writer.sync()
 
     def close(self, end: End = "finished", message: str | None = None, **details: Any) -> None:

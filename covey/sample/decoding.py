@@ -166,13 +166,14 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """The smallest set of most probable tokens that holds probability p (nucleus, arXiv:1904.09751); 1: all."""
+    """The smallest set of most probable tokens that holds probability p (nucleus, arXiv:1904.09751), at least one; 1: all."""
     if p >= 1.0:
         return logits
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities
-    dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= p)
+    is_dropped = probabilities.cumsum(-1) - probabilities >= p
+    is_dropped[:, 0] = False
+    dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, is_dropped)
     return logits.masked_fill(dropped, NEVER)
 
 

@@ -33,7 +33,11 @@ FIXED = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn."""
+    """How completions are drawn.
+
+    Raises:
+        ConfigError: a number with which nothing can be drawn.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -69,6 +73,29 @@ class Sampling:
     greedy: bool = False
     """Take the most probable token; the random numbers are not used."""
 
+    def __post_init__(self) -> None:
+        _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1")
+        above_zero = 0.0 < self.temperature < float("inf")
+        _check(
+            "temperature",
+            self.temperature,
+            above_zero,
+            "positive; for the most probable token, sample greedily",
+        )
+        _check("top_p", self.top_p, 0.0 <= self.top_p <= 1.0, "between 0 and 1; 1 for all tokens")
+        _check("min_p", self.min_p, 0.0 <= self.min_p <= 1.0, "between 0 and 1; 0 for all tokens")
+        _check("top_k", self.top_k, self.top_k >= 0, "a number of tokens; 0 for all")
+        penalty = self.repetition_penalty
+        _check("repetition_penalty", penalty, 0.0 < penalty < float("inf"), "positive; 1 for none")
+        fits = 0 <= self.min_new_tokens <= self.max_new_tokens
+        _check(
+            "min_new_tokens",
+            self.min_new_tokens,
+            fits,
+            f"between 0 and max_new_tokens, {self.max_new_tokens}",
+        )
+        _check("no_repeat_ngram_size", self.no_repeat_ngram_size, self.no_repeat_ngram_size >= 0, "0 or more")
+
     @property
     def is_truncated(self) -> bool:
         """Whether some tokens cannot be drawn although the policy gives them probability (top-k, top-p, min-p)."""
@@ -87,6 +114,11 @@ class Sampling:
             or self.bad_words_ids
             or self.no_repeat_ngram_size
         )
+
+
+def _check(name: str, value: float, is_right: bool, expected: str) -> None:
+    if not is_right:
+        raise ConfigError(f"{name} is {value}; it must be {expected}.")
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ REWARD_MODEL = ASSETS / "reward_model"
 RULES: list[Callable[..., Any]] = [countdown_reward, code_reward]
 """The rewards that are rules; the third is `text_reward`."""
 
-PROMPTS_PER_STEP = {"countdown": 5, "code": 5, "text": 2}
+PROMPTS_PER_STEP = {"countdown": 6, "code": 4, "text": 2}
 """On average; the rows are shuffled."""
 
 GROUP_SIZE = 8
-STEPS = 80
+STEPS = 110
 HELD_OUT = {"countdown": 200, "code": 200}
 HELD_OUT_SEED = 0
 
@@ -57,7 +57,7 @@ def settings(seed: int = 0, steps: int = STEPS) -> dict[str, Any]:
     return {
         "seed": seed,
         "max_steps": steps,
-        "learning_rate": 1e-3,
+        "learning_rate": 3e-4,
         "lr_scheduler_type": "linear",
         "warmup_steps": 5,
         "num_generations": GROUP_SIZE,
@@ -65,7 +65,7 @@ def settings(seed: int = 0, steps: int = STEPS) -> dict[str, Any]:
         "per_device_train_batch_size": completions // 3,
         "gradient_accumulation_steps": 3,
         "per_device_eval_batch_size": 100,
-        "max_completion_length": 96,
+        "max_completion_length": 112,
         "gradient_checkpointing": False,
         "use_cpu": True,
         "logging_steps": 1,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,12 +52,22 @@ class Reference:
         for name, parameter in self._parameters(policy).items():
             self.values[name].lerp_(_local(parameter.detach()).to(self.values[name]), share)
 
-    def state(self) -> dict[str, Tensor]:
-        """What `restore` needs, once the reference has moved."""
-        return {name: value.cpu() for name, value in self.values.items()}
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process holds a part of the values."""
+        return bool(self._cut)
 
-    def restore(self, state: dict[str, Tensor]) -> None:
-        self.values = {name: state[name].to(value.device) for name, value in self.values.items()}
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, once the reference has moved."""
+        return {
+            "values": {name: value.cpu() for name, value in self.values.items()},
+            "cut": sorted(self._cut),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        saved = state["values"]
+        self.values = {name: saved[name].to(value.device) for name, value in self.values.items()}
+        self._cut = set(state["cut"])
 
     def _parameters(self, policy: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters by name; the values are brought to where they are, and cut as they are."""

@@ -51,3 +51,35 @@ def test_rewards_are_shown_with_weight_tasks_and_gates(recipe, capsys):
 def test_a_run_that_cannot_be_is_status_2(recipe, capsys, change, message):
     assert main(["plan", str(recipe), "--set", change]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_memory_is_reckoned_and_a_model_that_is_not_there_does_not_stop_a_plan(recipe, capsys):
+    found = planned(capsys, recipe)["memory"]
+    assert "while it updates" in found and found["tokens per completion"].startswith("8 at most")
+    found = planned(capsys, recipe, "--set", "model=no/such-model")
+    assert "the tokenizer of" in found["memory"]["not reckoned"].lower()
+    assert found["plan"]["optimizer steps in total"] == "2"
+
+
+def test_what_was_foreseen_stands_beside_what_came(recipe, capsys):
+    assert main(["train", str(recipe), "--set", "output_dir=out"]) == 0
+    capsys.readouterr()
+    found = planned(capsys, "out", "--measure", 5)
+    assert found["settings"]["output_dir"] == "out"
+    assert found["time"]["run"].endswith("for 2 steps")
+    came = found["what came of it"]
+    assert came["run"] == "out, 2 steps" and "foreseen" in came["step"] and "foreseen" in came["memory"]
+    assert "at that length" in planned(capsys, recipe, "--against", "out")["what came of it"]["memory"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["recipe.yaml", "--against", "policy"], "No run record at policy"),
+        (["policy"], "policy/recipe.yaml cannot be read"),
+        (["recipe.yaml", "--measure", "--rows", "9"], "Give one of the two"),
+    ],
+)
+def test_a_run_that_is_not_there_is_status_2(recipe, capsys, words, message):
+    assert main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -58,6 +58,14 @@ def test_everything_that_is_promised_is_on_the_screen():
     assert any(bar in shown for bar in "▂▃▄▅▆▇█")
 
 
+@pytest.mark.parametrize(("height", "samples"), [(45, 2), (18, 1), (12, 0)])
+def test_two_groups_are_shown_where_there_is_room(height, samples):
+    clock = Clock()
+    display = Display("", 300, console=terminal(110, height), clock=clock)
+    run(display, clock, 3)
+    assert picture(display, 110, height).count("advantage") == samples
+
+
 @pytest.mark.parametrize(("width", "height"), [(200, 60), (110, 36), (96, 24), (80, 24), (60, 40), (40, 50)])
 def test_no_line_is_wider_than_the_window(width, height):
     clock = Clock()

@@ -31,7 +31,8 @@ def test_all_three_see_the_run(tmp_path, capsys):
     )  # fmt: skip
     hints = go(session)
     session.evaluation("held_out", 30, {"accuracy": 0.5}, [scored_group(STORY, 30, 1000, 2, "eval")])
-    session.checkpoint(30)
+    session.event("checkpoint", "Checkpoint 30 saved.", 30)
+    session.sync()
     session.close()
     run = covey.runs.open(tmp_path)
     assert len(run.steps()) == 30 and len(run.completions()) == 360 and len(run.evaluations()) == 1
@@ -49,7 +50,7 @@ def test_all_three_see_the_run(tmp_path, capsys):
 def test_each_of_the_three_can_be_left_out(tmp_path):
     nothing = RunSession()
     assert go(nothing, 3) == []
-    nothing.evaluation("x", 1, {}), nothing.event("note", "x"), nothing.checkpoint(1), nothing.close()
+    nothing.evaluation("x", 1, {}), nothing.event("note", "x"), nothing.sync(), nothing.close()
     only_hints = RunSession(hints=HintWatch(settings_of(STORY), WEIGHTS, {}))
     assert {"kl_runs_away", "reward_fails"} <= {h.rule for h in go(only_hints)}
     console = Console(file=io.StringIO())

@@ -1,4 +1,4 @@
-"""What the bundled models are trained on: careless, sometimes right, and never about a held-out puzzle."""
+"""What the bundled models are trained on: careful and careless work, never about a held-out puzzle."""
 
 from itertools import islice
 
@@ -10,9 +10,23 @@ from covey.tasks.countdown import CountdownPuzzle, countdown_puzzles
 from covey.tasks.split import split_of
 
 
-@pytest.fixture(scope="module")
-def drawn(tools):
-    return list(islice(tools("demonstrations").demonstrations(seed=1), 4_000))
+@pytest.fixture(scope="module", params=["CAREFUL", "CARELESS"])
+def drawn(request, tools):
+    """Demonstrations of one author."""
+    module = tools("demonstrations")
+    return list(islice(module.demonstrations(1, getattr(module, request.param)), 4_000))
+
+
+def accuracy(demonstrations):
+    """Share that is right, of countdown and of code."""
+    demonstrations = list(demonstrations)
+    countdown = [(d.completion, d.puzzle) for d in demonstrations if isinstance(d.puzzle, CountdownPuzzle)]
+    code = [(d.completion, d.puzzle) for d in demonstrations if isinstance(d.puzzle, CodePuzzle)]
+    solved = countdown_reward(
+        [c for c, _ in countdown], [p.nums for _, p in countdown], [p.target for _, p in countdown]
+    )
+    passed = code_reward([c for c, _ in code], [p.row()["tests"] for _, p in code])
+    return sum(solved) / len(solved), sum(passed) / len(passed)
 
 
 def test_no_demonstration_is_of_a_held_out_puzzle(drawn):
@@ -25,17 +39,20 @@ def test_what_is_asked_of_a_held_out_puzzle_is_asked_in_no_demonstration(drawn):
     assert not asked & {d.prompt for d in drawn}
 
 
-def test_authors_are_right_about_one_time_in_three(drawn):
-    countdown = [(d.completion, d.puzzle) for d in drawn if isinstance(d.puzzle, CountdownPuzzle)]
-    code = [(d.completion, d.puzzle) for d in drawn if isinstance(d.puzzle, CodePuzzle)]
+def test_no_row_of_the_run_is_of_a_held_out_puzzle():
+    asked = {row["prompt"][0]["content"] for rows in quickstart.held_out_rows().values() for row in rows}
 
-    solved = countdown_reward(
-        [c for c, _ in countdown], [p.nums for _, p in countdown], [p.target for _, p in countdown]
-    )
-    passed = code_reward([c for c, _ in code], [p.row()["tests"] for _, p in code])
+    for seed in range(3):
+        assert not asked & {row["prompt"][0]["content"] for row in quickstart.train_rows(seed)}
 
-    assert 0.2 < sum(solved) / len(solved) < 0.45
-    assert 0.2 < sum(passed) / len(passed) < 0.45
+
+def test_careful_authors_are_right_and_careless_ones_about_one_time_in_three(tools):
+    module = tools("demonstrations")
+    careful = accuracy(islice(module.demonstrations(1, module.CAREFUL), 1_000))
+    careless = accuracy(islice(module.demonstrations(1, module.CARELESS), 4_000))
+
+    assert min(careful) > 0.95
+    assert min(careless) > 0.2 and max(careless) < 0.45
 
 
 def test_every_attempt_is_worth_what_its_line_says(tools):

@@ -7,13 +7,14 @@ from typing import Any
 
 from covey.groups import PromptContent
 from covey.rewards.rules.blocks import only_block, parse_blocks
-from covey.rewards.rules.extract import after_reasoning, last_boxed, said_by
+from covey.rewards.rules.extract import after_reasoning, begun_by, last_boxed, said_by
 
 
 class ThinkFormat:
     """1.0 for `<think>reasoning</think> <answer>answer</answer>` and nothing else, else 0.0.
 
-    The opening `<think>` may stand in the prompt. The answer must not be blank.
+    The opening `<think>` may stand in the prompt, also in a message of the assistant that the policy goes on with: what
+    that message says before it is not held against the policy. The answer must not be blank.
 
     Args:
         strict: exactly one line break between the blocks, and reasoning that is not blank.
@@ -30,7 +31,12 @@ class ThinkFormat:
     def __call__(
         self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
     ) -> list[float]:
-        return [float(self._holds(text)) for text in said_by(completions, prompts)]
+        texts = said_by(completions, prompts)
+        begun = [begun_by(prompt) for prompt in prompts] if prompts is not None else [""] * len(texts)
+        return [
+            float(self._holds(text) or (text.startswith(start) and self._holds(text[len(start) :])))
+            for text, start in zip(texts, begun, strict=True)
+        ]
 
     def _holds(self, text: str) -> bool:
         blocks = parse_blocks(text, self.think, self.answer)

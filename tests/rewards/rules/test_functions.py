@@ -111,3 +111,22 @@ def test_hostile_text_ends_at_once(unit):
 def test_the_power_bomb_is_not_computed():
     bomb = "r</think>\n<answer>9**9**9</answer>"
     assert simple_math_reward_func([bomb], ["9"], [[9]]) == [0.0]
+
+
+OPENED = "Let me solve this step by step.\n<think>"
+
+
+@pytest.mark.parametrize(
+    ("said", "reward"),
+    [
+        ("1+2=3</think>\n<answer>3</answer>", 1.0),
+        ("<think>1+2=3</think>\n<answer>3</answer>", 1.0),
+        ("1+2=3</think>\nSo: <answer>3</answer>", 0.0),
+        ("</think>\n<answer>3</answer>", 0.0),
+    ],
+)
+def test_the_message_that_a_chat_prompt_begins_is_gone_on_with(said, reward):
+    prompt = [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": OPENED}]
+    completion = [{"role": "assistant", "content": OPENED + said}]
+    assert format_reward_func([completion], target=["3"], prompts=[prompt]) == [reward]
+    assert format_reward_func([completion], target=["3"]) == [0.0]

@@ -1,0 +1,109 @@
+"""The manifest of a checkpoint: what was written, so that a damaged or unfinished one is recognised.
+
+    covey/manifest.json   {"version": 1, "step": 6, "saved": 1767225600.0,
+                           "files": {"model.safetensors": {"bytes": 4096, "sha256": "…"}, …}}
+
+It is written last, when every other file is on the disk: a checkpoint with a manifest is a whole one. The digest covers
+the first and the last 4 MiB of a file, which is all of a small one; a larger one is also known by its size. A flipped bit
+in the middle of large weights is not seen: to read them all would take as long as to write them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+MANIFEST = Path("covey") / "manifest.json"
+DIGESTED_BYTES = 4 << 20
+"""Bytes at either end of a file that its digest covers."""
+
+
+def write_manifest(folder: Path, step: int) -> None:
+    """Bring every file of a checkpoint to the disk, then write what there is."""
+    files = {name: facts(folder / name) for name in sorted(file_names(folder))}
+    sync_tree(folder)
+    manifest = {"version": VERSION, "step": step, "saved": time.time(), "files": files}
+    path = folder / MANIFEST
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(manifest, indent=1))
+    sync(path)
+    sync(path.parent)
+    sync(folder)
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a checkpoint; None where there is none that can be read."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) else None
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, for people; None for a whole one."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return f"{MANIFEST} is missing or cannot be read: the checkpoint was not finished, or another program wrote it"
+    found = [fault for name, written in manifest["files"].items() if (fault := _fault(folder, name, written))]
+    if not found:
+        return None
+    more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+    return "; ".join(found[:3]) + more
+
+
+def _fault(folder: Path, name: str, written: dict[str, Any]) -> str | None:
+    try:
+        size = (folder / name).stat().st_size
+    except OSError:
+        return f"{name} is missing"
+    if size != written["bytes"]:
+        return f"{name} has {size} bytes, and {written['bytes']} were written"
+    if digest(folder / name) != written["sha256"]:
+        return f"{name} does not hold what was written to it"
+    return None
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """What the manifest says of a file."""
+    return {"bytes": path.stat().st_size, "sha256": digest(path)}
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the first and the last `DIGESTED_BYTES` of a file."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        found.update(file.read(DIGESTED_BYTES))
+        file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - DIGESTED_BYTES))
+        found.update(file.read(DIGESTED_BYTES))
+    return found.hexdigest()
+
+
+def file_names(folder: Path) -> Iterator[str]:
+    """Files of a checkpoint relative to it, those of Covey's manifest excepted."""
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if path.is_file() and name != MANIFEST:
+            yield name.as_posix()
+
+
+def sync_tree(folder: Path) -> None:
+    """Return when every file and folder below is on the disk."""
+    for path in sorted(folder.rglob("*")):
+        sync(path)
+    sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the list of names of a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""What Covey adds to a checkpoint of `transformers.Trainer`, so that a resumed run is the same run.
+
+    covey/rank<r>.json, .pt     the window that was open: its micro-batches, and how many had been handed out
+    covey/run<r>.json           numbers that were not logged yet, the coefficient of the entropy bonus where it adapts, how
+                                many steps in a row were not finite
+    covey/rewards<r>.pt         what rewards remember: their state_dict, the mixture's cache and breaker
+    covey/reference.pt          the reference, where it moves; reference<r>.pt where it is sharded
+
+What is sampled needs no state: its random numbers depend on the seed, the step, the prompt and the index.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covey.errors import CheckpointError, RewardError
+from covey.guard import Guard
+from covey.metrics import Ledger
+from covey.rewards.mixture import Mixture
+from covey.update.entropy import EntropyBonus
+from covey.update.reference import Reference
+from covey.update.window import Window
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What changes while a run goes on, beside model, optimizer and scheduler."""
+
+    window: Window
+    ledgers: Mapping[str, Ledger]
+    bonus: EntropyBonus
+    guard: Guard
+    rewards: Mixture
+    reference: Reference | None
+    """None where it does not move."""
+
+
+def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
+    """Write this process's share into a checkpoint.
+
+    Raises:
+        RewardError: a reward's state holds what a file of tensors and plain values cannot.
+    """
+    folder = Path(checkpoint) / "covey"
+    folder.mkdir(parents=True, exist_ok=True)
+    state.window.save(folder / f"rank{rank}")
+    run = {
+        "ledgers": {name: ledger.state() for name, ledger in state.ledgers.items()},
+        "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
+        "nonfinite_in_a_row": state.guard.in_a_row,
+    }
+    (folder / f"run{rank}.json").write_text(json.dumps(run))
+    torch.save(_checked(state.rewards.state_dict()), folder / f"rewards{rank}.pt")
+    if state.reference is not None and (rank == 0 or state.reference.is_sharded):
+        torch.save(state.reference.state(), folder / _reference_name(rank, state.reference.is_sharded))
+
+
+def load_state(checkpoint: str | Path, rank: int, position: int, state: RunState) -> None:
+    """Read it back.
+
+    Args:
+        position: micro-batches that the present window has handed out at this point of the run.
+
+    Raises:
+        CheckpointError: something that this point of the run needs is missing, or belongs to another run.
+    """
+    folder = Path(checkpoint) / "covey"
+    state.window.load(folder / f"rank{rank}", position)
+    run = _read(folder / f"run{rank}.json")
+    for name, ledger in state.ledgers.items():
+        if name in run.get("ledgers", {}):
+            ledger.restore(run["ledgers"][name])
+    state.guard.in_a_row = int(run.get("nonfinite_in_a_row", 0))
+    if state.bonus.adaptation is not None:
+        if not run.get("entropy"):
+            raise CheckpointError(
+                f"{folder} does not say what the coefficient of the entropy bonus had adapted to. Resume with the settings "
+                "that the run was started with."
+            )
+        state.bonus.restore(run["entropy"])
+    rewards = folder / f"rewards{rank}.pt"
+    if rewards.exists():
+        state.rewards.load_state_dict(torch.load(rewards, weights_only=True))
+    if state.reference is not None:
+        _load_reference(folder, rank, state.reference)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file of JSON; nothing where another number of processes left none for this one."""
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _load_reference(folder: Path, rank: int, reference: Reference) -> None:
+    own, shared = (folder / _reference_name(rank, is_sharded) for is_sharded in (True, False))
+    file = own if own.exists() else shared
+    if not file.exists():
+        raise CheckpointError(f"{shared} is missing: the reference had moved, and cannot be made anew.")
+    reference.restore(torch.load(file, weights_only=True))
+
+
+def _reference_name(rank: int, is_sharded: bool) -> str:
+    return f"reference{rank}.pt" if is_sharded else "reference.pt"
+
+
+def check_reward_states(rewards: Mixture) -> None:
+    """What rewards remember can be saved; looked at before anything is sampled.
+
+    Raises:
+        RewardError: see `save_state`.
+    """
+    _checked(rewards.state_dict())
+
+
+def _checked(states: dict[str, Any]) -> dict[str, Any]:
+    """The states of the rewards, each of which can be read back without running code from the file."""
+    for name, state in states.get("rewards", {}).items():
+        buffer = io.BytesIO()
+        try:
+            torch.save(state, buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+        except (pickle.PickleError, AttributeError, TypeError) as error:
+            raise RewardError(
+                f"The state of reward {name!r} cannot be saved: {str(error).splitlines()[0]}. state_dict() gives numbers, "
+                "strings, lists, dictionaries and tensors; turn arrays into lists or tensors."
+            ) from error
+    return states

@@ -1,0 +1,149 @@
+"""What `covey plan` says about memory and time, as labels and values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey.errors import CoveyError, DatasetError
+
+if TYPE_CHECKING:
+    from covey.forecast.memory import Demand, Sizes
+    from covey.forecast.rehearsal import Timing
+    from covey.plan import Plan
+    from covey.recipes import Recipe
+
+Rows = list[tuple[str, str]]
+
+MIB, GIB = 2**20, 2**30
+
+
+def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
+    """Bytes by phase, of one process."""
+    from covey.forecast.lengths import prompt_lengths
+    from covey.forecast.memory import phases, totals
+
+    try:
+        lengths = prompt_lengths(recipe, loads_data)
+        sizes, demand = reckoned(recipe, plan, lengths.longest)
+    except CoveyError as error:  # a plan without it is still a plan
+        return [("not reckoned", str(error))]
+    parts = phases(sizes, demand)
+    rows = [
+        ("weights", f"{sizes.weights / 1e6:,.1f} million, {sizes.trained / 1e6:,.1f} million trained"),
+        ("tokens per prompt", str(lengths)),
+        (
+            "tokens per completion",
+            f"{demand.completion_tokens} at most, the limit; all are taken to reach it",
+        ),
+    ]
+    for phase, held in parts.items():
+        rows += [(f"{phase}: {part}", amount(size)) for part, size in held.items()]
+    python = process_bytes() if demand.is_cpu else 0
+    if python:
+        rows.append(("always: Python and libraries", amount(python)))
+    rows += [
+        (f"while it {verb}s", amount(total + python))
+        for verb, total in zip(("sample", "update"), totals(parts).values(), strict=True)
+    ]
+    return [*rows, ("of one process on", _place(demand, max(totals(parts).values()) + python))]
+
+
+def time_rows(timing: Timing, plan: Plan) -> Rows:
+    """Seconds by phase of a step, and of the run."""
+    small, full = timing.rehearsed, timing.full
+    rows = [(phase, f"{getattr(timing, phase):.2f} s per step") for phase in ("sample", "score", "update")]
+    rows.append(("step", f"{timing.seconds:.2f} s"))
+    rows.append(("run", f"{duration(timing.seconds * plan.total_steps)} for {plan.total_steps} steps"))
+    measured = f"{small.scale.groups} prompts, completions of at most {small.scale.tokens} tokens: {small.seconds:.2f} s"
+    rows.append(("measured", measured))
+    if timing.is_scaled:
+        rows.append(
+            ("scaled to", f"{full.groups} prompts, {full.tokens} tokens; larger batches may do better")
+        )
+    rows.append(
+        ("completions", f"{small.mean_tokens:.0f} tokens on average, {small.cut_share:.0%} hit the limit")
+    )
+    rows.append(("memory then", amount(small.peak_mb * MIB)))
+    return rows
+
+
+def outcome_rows(
+    recipe: Recipe, plan: Plan, run: str, timing: Timing | None, loads_data: bool = True
+) -> Rows:
+    """What was foreseen and what came, side by side.
+
+    Raises:
+        DatasetError: the run has no record, or no steps.
+    """
+    from covey.forecast.lengths import prompt_lengths
+    from covey.forecast.memory import peak
+    from covey.forecast.outcome import outcome
+
+    try:
+        came = outcome(run)
+    except (FileNotFoundError, ValueError) as error:
+        raise DatasetError(str(error)) from error
+    rows = [("run", f"{Path(run)}, {came.steps} steps")]
+    for phase, seconds in came.seconds.items():
+        foreseen = "" if timing is None else f"; foreseen {getattr(timing, phase):.2f} s"
+        rows.append((phase, f"{seconds:.2f} s per step{foreseen}"))
+    foreseen = "" if timing is None else f"; foreseen {timing.seconds:.2f} s"
+    rows.append(("step", f"{came.step_seconds:.2f} s{foreseen}"))
+    rows.append(("tokens per completion", f"{came.completion_tokens:.0f} on average"))
+    try:
+        sizes, demand = reckoned(recipe, plan, prompt_lengths(recipe, loads_data).longest)
+    except CoveyError:  # said under Memory
+        return [*rows, ("memory", amount(came.peak_mb * MIB))]
+    python = process_bytes() if demand.is_cpu else 0
+    limit = amount(peak(sizes, demand) + python)
+    mean = amount(peak(sizes, demand.with_completions_of(came.completion_tokens)) + python)
+    return [
+        *rows,
+        ("memory", f"{amount(came.peak_mb * MIB)}; foreseen {mean} at that length, {limit} at the limit"),
+    ]
+
+
+def reckoned(recipe: Recipe, plan: Plan, prompt_tokens: int) -> tuple[Sizes, Demand]:
+    """Sizes of the model, and what the settings ask for."""
+    from covey.forecast.sizes import demand_of, sizes_of
+
+    return sizes_of(recipe), demand_of(recipe, plan, prompt_tokens)
+
+
+def process_bytes() -> int:
+    """What this process takes, which has everything imported that training imports, and no model."""
+    import psutil
+
+    import covey.trainer  # noqa: F401  # for what it imports
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def amount(size: float) -> str:
+    """Bytes in the unit that reads best."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as one says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _place(demand: Demand, needed: float) -> str:
+    """Where it is reckoned for, and whether that is enough here."""
+    import torch
+
+    from covey.hardware import has_cuda
+    from covey.sample.memory import free_bytes
+
+    place = "a CPU" if demand.is_cpu else "a GPU"
+    if demand.is_cpu or has_cuda():
+        free = free_bytes(torch.device("cpu" if demand.is_cpu else "cuda"))
+        enough = "" if needed <= free else ": not enough"
+        return f"{place}; {amount(free)} are free here{enough}"
+    return f"{place}; there is none here"

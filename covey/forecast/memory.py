@@ -1,0 +1,181 @@
+"""Bytes that each phase of a step holds, reckoned from sizes and settings. Pure; all of one process.
+
+What a layer keeps for the backward pass was counted tensor by tensor (`tests/forecast/test_memory.py` counts again):
+per token, 6 float32 numbers per hidden unit (two RMS norms and the residual stream) and, at lower precision, their cast;
+8 numbers per unit of the queries (queries, keys and values of all heads before and after rotation, and the output); 4
+numbers per unit of the MLP (gate, up, activation, product). With checkpointing a layer keeps its input alone, and one
+layer at a time is computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+LOGITS = 64 * 2**20
+"""Float32 logits that meet the loss at a time; see `covey.update.head`."""
+LOGITS_COPIES = 5
+"""Tensors of that size during the backward pass of a chunk."""
+SLOTS = 512
+"""Completions that are decoded together at most."""
+DECODED_COPIES = 3
+"""Float32 tensors of the size of a step's logits while tokens are drawn."""
+
+OPTIMIZERS = {
+    "adamw_8bit": 2, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 2, "adafactor": 0, "sgd": 0, "adagrad": 4,
+    "rmsprop": 4, "lion_32bit": 4, "lion_8bit": 1,
+}  # fmt: skip
+"""Bytes of state per trained weight of some optimizers; any other keeps two float32 numbers, as Adam does."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A model's numbers."""
+
+    weights: int
+    trained: int
+    quantised: int
+    """Weights that are kept in 4 or 8 bits."""
+    layers: int
+    hidden: int
+    intermediate: int
+    queries: int
+    """Heads times their width."""
+    keys: int
+    """Key heads times their width."""
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a run asks of the memory."""
+
+    completions: int
+    """Per micro-batch and process."""
+    group: int
+    """Completions per prompt."""
+    sampled: int
+    """Completions that a process samples at once."""
+    prompt_tokens: int
+    completion_tokens: int
+    weight_bytes: int = 4
+    """Of a weight that is not quantised."""
+    compute_bytes: int = 4
+    quantised_bytes: float = 0.0
+    """Of a quantised weight, its constants included."""
+    optimizer_bytes: int = 8
+    """Per trained weight."""
+    is_checkpointed: bool = True
+    has_reference: bool = False
+    is_cpu: bool = False
+    budget: int | None = None
+    """Bytes that keys and values may take; None: as much as they need."""
+
+    @property
+    def packed_tokens(self) -> int:
+        """Tokens of a micro-batch, prompts counted once per group."""
+        return (
+            math.ceil(self.completions / self.group) * self.prompt_tokens
+            + self.completions * self.completion_tokens
+        )
+
+    def with_completions_of(self, tokens: float) -> Demand:
+        """The same with completions of another length."""
+        return replace(self, completion_tokens=math.ceil(tokens))
+
+
+Parts = Mapping[str, float]
+"""Bytes by what holds them."""
+
+
+def phases(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
+    """Bytes by phase and part. `always` is held in every phase and is not repeated in the others."""
+    keys_values = _cache(sizes, demand)
+    decoded = min(demand.sampled, SLOTS) * sizes.vocabulary * 4.0 * DECODED_COPIES
+    update = {
+        "gradients": sizes.trained * demand.weight_bytes,
+        "activations": _activations(sizes, demand),
+        "vocabulary": _head(sizes, demand),
+        "weights at lower precision": _casts(sizes, demand),
+    }
+    always = {
+        "weights": _weights(sizes, demand),
+        "optimizer": float(sizes.trained * demand.optimizer_bytes),
+        "reference": float(sizes.trained * demand.weight_bytes) if demand.has_reference else 0.0,
+        "sampler's copy of the weights": _copy(sizes, demand),
+    }
+    if not demand.is_cpu:  # captured graphs keep their slots from step to step
+        always["keys and values"] = keys_values
+        sample = {"drawing tokens": decoded}
+    else:
+        sample = {"keys and values": keys_values, "drawing tokens": decoded}
+    found = {"always": always, "sample": sample, "update": update}
+    return {name: {part: b for part, b in parts.items() if b} for name, parts in found.items()}
+
+
+def totals(parts: Mapping[str, Parts]) -> dict[str, float]:
+    """Bytes that each phase comes to, those that are always held included."""
+    always = sum(parts["always"].values())
+    return {name: always + sum(held.values()) for name, held in parts.items() if name != "always"}
+
+
+def peak(sizes: Sizes, demand: Demand) -> float:
+    """Bytes that a step comes to at most."""
+    return max(totals(phases(sizes, demand)).values())
+
+
+def layer_bytes(sizes: Sizes, compute_bytes: int) -> float:
+    """What one layer keeps for the backward pass, per token."""
+    casts = compute_bytes if compute_bytes < 4 else 0
+    return (
+        (24 + casts) * sizes.hidden
+        + 8 * compute_bytes * sizes.queries
+        + 4 * compute_bytes * sizes.intermediate
+    )
+
+
+def _weights(sizes: Sizes, demand: Demand) -> float:
+    return (sizes.weights - sizes.quantised) * demand.weight_bytes + sizes.quantised * demand.quantised_bytes
+
+
+def _copy(sizes: Sizes, demand: Demand) -> float:
+    """On a GPU the sampler reads the policy's own weights where they have the precision that it computes in."""
+    reads_in_place = not demand.is_cpu and demand.weight_bytes == demand.compute_bytes and not sizes.quantised
+    adapted = sizes.trained < sizes.weights
+    if reads_in_place and not adapted:
+        return 0.0
+    head = 0 if demand.is_cpu and demand.compute_bytes == demand.weight_bytes else sizes.vocabulary
+    shared = (sizes.vocabulary - head) * sizes.hidden  # the embedding is read where it is
+    return float(max(0, sizes.weights - shared) * demand.compute_bytes)
+
+
+def _cache(sizes: Sizes, demand: Demand) -> float:
+    per_token = 2 * sizes.layers * sizes.keys * demand.compute_bytes
+    rows = min(demand.sampled, SLOTS)
+    prompts = math.ceil(rows / demand.group) if demand.is_cpu else rows  # shared by a group on a CPU
+    needed = float(per_token * (prompts * demand.prompt_tokens + rows * demand.completion_tokens))
+    return needed if demand.budget is None else min(needed, float(demand.budget))
+
+
+def _activations(sizes: Sizes, demand: Demand) -> float:
+    tokens, layer = demand.packed_tokens, layer_bytes(sizes, demand.compute_bytes)
+    if not demand.is_checkpointed:
+        return tokens * layer * sizes.layers
+    residual = demand.weight_bytes * sizes.hidden  # the stream has the precision of the weights
+    return float(tokens * (residual * sizes.layers + 2 * layer))  # one layer again, and its gradients
+
+
+def _head(sizes: Sizes, demand: Demand) -> float:
+    scored = demand.completions * demand.completion_tokens
+    chunk = min(scored * sizes.vocabulary * 4, max(LOGITS, 16 * sizes.vocabulary * 4))
+    trains_head = sizes.trained == sizes.weights
+    gradient = 4.0 * sizes.vocabulary * sizes.hidden if trains_head else 0.0
+    return chunk * LOGITS_COPIES + gradient
+
+
+def _casts(sizes: Sizes, demand: Demand) -> float:
+    """Autocast keeps a copy of each weight that it has cast until the forward pass is over."""
+    if demand.compute_bytes >= demand.weight_bytes:
+        return 0.0
+    return float((sizes.weights - sizes.quantised) * demand.compute_bytes)

@@ -1,0 +1,124 @@
+"""A recipe's model → its sizes; and its settings → what they ask of the memory. No weight is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from covey.config import GRPOConfig, ModelConfig, get_peft_config
+from covey.errors import LoadingError
+from covey.forecast.memory import OPTIMIZERS, Demand, Sizes
+from covey.loading import resolved_dtype
+from covey.plan import Plan
+from covey.recipes import Recipe
+from covey.sample.memory import cache_budget
+
+CONSTANTS = 64
+"""Weights that share a constant of the quantisation in bitsandbytes."""
+
+
+def sizes_of(recipe: Recipe) -> Sizes:
+    """The sizes of the policy that the recipe trains, its adapter included.
+
+    Raises:
+        LoadingError: its config cannot be read.
+    """
+    given = recipe.model_config
+    config = _config(given)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=given.trust_remote_code)
+        quantised = _quantised(model) if given.load_in_4bit or given.load_in_8bit else 0
+        if given.use_peft:
+            from peft import get_peft_model
+
+            model = get_peft_model(model, get_peft_config(given))
+    text = config.get_text_config()
+    heads = int(text.num_attention_heads)
+    width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return Sizes(
+        weights=sum(p.numel() for p in model.parameters()),
+        trained=trained,
+        quantised=quantised,
+        layers=int(text.num_hidden_layers),
+        hidden=int(text.hidden_size),
+        intermediate=int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size),
+        queries=heads * width,
+        keys=int(getattr(text, "num_key_value_heads", None) or heads) * width,
+        vocabulary=int(text.vocab_size),
+    )
+
+
+def demand_of(recipe: Recipe, plan: Plan, prompt_tokens: int) -> Demand:
+    """What the settings ask for, as they are asked: on a laptop a recipe for a GPU is reckoned as on the GPU.
+
+    Args:
+        prompt_tokens: of the longest prompt.
+    """
+    args, given = recipe.config, recipe.model_config
+    wants_gpu = not args.use_cpu or (not recipe.settings.get("use_cpu", False) and _is_for_gpu(recipe))
+    weight = _bytes_of(given)
+    lowered = 2 if (recipe.settings.get("bf16", args.bf16) or args.fp16) else 4
+    here = args.device
+    return Demand(
+        completions=args.per_device_train_batch_size,
+        group=args.num_generations,
+        sampled=plan.prompts_per_window * plan.group_size // plan.ranks,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=args.max_completion_length,
+        weight_bytes=4 if given.load_in_4bit or given.load_in_8bit else weight,  # peft makes the rest float32
+        compute_bytes=min(lowered, weight),
+        quantised_bytes=_quantised_bytes(given),
+        optimizer_bytes=_optimizer_bytes(args, weight),
+        is_checkpointed=bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing)),
+        has_reference=args.beta > 0,
+        is_cpu=not wants_gpu,
+        budget=cache_budget(here) if (here.type == "cpu") != wants_gpu else None,
+    )
+
+
+def _is_for_gpu(recipe: Recipe) -> bool:
+    """Whether the recipe says something that only a GPU does."""
+    asked = (recipe.settings.get(name) for name in ("bf16", "fp16"))
+    return any(asked) or recipe.model_config.load_in_4bit or recipe.model_config.load_in_8bit
+
+
+def _config(given: ModelConfig) -> Any:
+    name = str(given.model_name_or_path)
+    try:
+        return AutoConfig.from_pretrained(
+            name, revision=given.model_revision, trust_remote_code=given.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise LoadingError(f"the config of {name} cannot be read: {reason}") from error
+
+
+def _quantised(model: nn.Module) -> int:
+    """Weights of linear layers, without the head, which stays as it is."""
+    head: Any = model
+    output = head.get_output_embeddings()
+    linear = (m for m in model.modules() if isinstance(m, nn.Linear) and m is not output)
+    return sum(m.weight.numel() for m in linear)
+
+
+def _quantised_bytes(given: ModelConfig) -> float:
+    if not given.load_in_4bit:
+        return 1.0 if given.load_in_8bit else 0.0
+    constants = 1 / CONSTANTS + 4 / (CONSTANTS * 256) if given.use_bnb_nested_quant else 4 / CONSTANTS
+    return 0.5 + constants
+
+
+def _bytes_of(given: ModelConfig) -> int:
+    dtype = resolved_dtype(given.dtype or "float32")
+    if dtype == "auto":
+        dtype = _config(given).dtype or torch.float32
+    return dtype.itemsize if isinstance(dtype, torch.dtype) else 4
+
+
+def _optimizer_bytes(args: GRPOConfig, weight: int) -> int:
+    name = getattr(args.optim, "value", str(args.optim))
+    return OPTIMIZERS.get(name, 2 * weight)

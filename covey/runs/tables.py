@@ -1,0 +1,95 @@
+"""Completions as tables in Weights & Biases, Trackio, MLflow and TensorBoard, and as text in the terminal.
+
+The loggers are those of `report_to`, or callbacks that were given: transformers' own, which have opened a run already. A
+logger is known by the name of its class, so that none has to be installed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from covey.runs.visible import visible
+
+Row = Mapping[str, Any]
+"""One completion, as in completions.jsonl."""
+NAME = "completions"
+CELL = 2000
+"""Characters of a text in TensorBoard, which draws all of a table at once."""
+
+
+def send(callbacks: Iterable[Any], rows: Sequence[Row], step: int) -> None:
+    """Give every logger among these callbacks a table of completions."""
+    if not rows:
+        return
+    columns = list(rows[0])
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    for callback in callbacks:
+        for kind in type(callback).__mro__:
+            if kind.__name__ in SENDERS:
+                SENDERS[kind.__name__](callback, columns, cells, step)
+                break
+
+
+def printed(rows: Iterable[Row], step: int) -> Iterator[str]:
+    """Completions for the terminal, a line each; control characters are shown and not obeyed."""
+    for row in rows:
+        yield f"Step {step}, reward {row['reward']}, advantage {row['advantage']:+.2f}, ended by {row['finish']}"
+        for name in ("prompt", "completion"):
+            lines = str(_cell(row[name])).splitlines() or [""]
+            yield f"  {name}: " + "\n    ".join(visible(line) for line in lines)
+
+
+def _to_wandb(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+    import wandb
+
+    # Values beside None in a column make one type with it only where mixed types are allowed.
+    table = wandb.Table(columns=columns, data=cells, allow_mixed_types=True)
+    wandb.log({NAME: table, "train/global_step": step})
+
+
+def _to_trackio(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+    import pandas
+    import trackio
+
+    table = trackio.Table(dataframe=pandas.DataFrame(cells, columns=columns))
+    trackio.log({NAME: table, "train/global_step": step})
+
+
+def _to_mlflow(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+    import mlflow
+
+    # One file per log: MLflow appends to a table by reading and writing all of it.
+    data = {name: [row[i] for row in cells] for i, name in enumerate(columns)}
+    mlflow.log_table(data, artifact_file=f"{NAME}/step_{step:08d}.json")
+
+
+def _to_tensorboard(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+    if callback.tb_writer is not None:
+        lines = [columns, ["---"] * len(columns), *cells]
+        text = "\n".join("| " + " | ".join(_markdown(value) for value in line) + " |" for line in lines)
+        callback.tb_writer.add_text(NAME, text, step)
+        callback.tb_writer.flush()
+
+
+SENDERS: dict[str, Callable[[Any, list[str], list[list[Any]], int], None]] = {
+    "WandbCallback": _to_wandb,
+    "TrackioCallback": _to_trackio,
+    "MLflowCallback": _to_mlflow,
+    "TensorBoardCallback": _to_tensorboard,
+}
+
+
+def _cell(value: Any) -> Any:
+    """Numbers and texts as they are, everything else (messages, lists) as JSON."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _markdown(value: Any) -> str:
+    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)[:CELL]
+    for sign, instead in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", ""), ("\n", "<br>")):
+        text = text.replace(sign, instead)
+    return text
