@@ -4,8 +4,9 @@
     python examples/countdown_smollm2.py --model FOLDER          from a folder
 
 The prompt ends with an opened `<think>`, so the model goes on from there. A model of 135 M weights seldom writes the
-format at first, so a third reward pays for each step towards it; it is worth least. On two CPU cores a step takes half a
-minute.
+format at first, so a third reward pays for each step towards it; it is worth least. In 48 steps on a CPU the mean reward
+rose from 0.06 to 1.5: the model had learned the whole format, and no Countdown yet. That takes a larger model or a longer
+run; `--model Qwen/Qwen2.5-1.5B-Instruct` on a GPU is a start.
 """
 
 import argparse
