@@ -360,7 +360,7 @@ class GRPOTrainer(WholeCheckpoints):
 
     def _note_update(self, batch: MicroBatch) -> None:
         """Metrics of a micro-batch, once all of its parts have gone through."""
-        for loss, metrics in self._pending:
+        for _, metrics in self._pending:
             self.entropy_bonus.observe(cast(Mean, metrics["entropy"]))
             self._note(metrics)
         if math.isfinite(value := sum(float(loss) for loss, _ in self._pending)):
