@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from covey.errors import LoadingError
 from covey.update.reference import Reference
 
 
@@ -55,3 +56,10 @@ def test_moves_by_its_share_and_restores(policy):
     fresh = Reference(policy)
     fresh.restore(reference.state())
     assert torch.equal(fresh.values["1.weight"], reference.values["1.weight"])
+
+
+def test_weights_that_zero3_takes_apart_are_refused(policy):
+    reference = Reference(policy)
+    policy[1].weight.ds_id = 1
+    with pytest.raises(LoadingError, match=r"ZeRO-3.*FSDP2.*beta=0"), reference.lent_to(policy):
+        pass
