@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,14 +276,14 @@ def limit(model: str, dtype: str, case: Case, speeds: tuple[float, float]) -> fl
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def compare(args: argparse.Namespace, dtype: str, speeds: tuple[float, float]) -> list[dict[str, Any]]:
+def compare(args: argparse.Namespace, dtype: str, speeds: tuple[float, float]) -> Iterator[dict[str, Any]]:
+    """One row per case, as soon as it is measured."""
     import random
 
     workers = {"transformers": Worker("transformers", sys.executable, args, dtype)}
     workers["native"] = Worker("native", sys.executable, args, dtype)
     if args.vllm_python:
         workers["vllm"] = Worker("vllm", args.vllm_python, args, dtype)
-    results = []
     for text in args.cases:
         case = Case.of(text)
         ids = prompt_ids(args.model, case)
@@ -292,11 +293,9 @@ def compare(args: argparse.Namespace, dtype: str, speeds: tuple[float, float]) -
                 answer = workers[name].ask(case, ids)
                 if round_ >= args.warm_up:
                     runs[name].append(answer)
-        results.append(summary(text, dtype, runs, limit(args.model, dtype, case, speeds)))
-        show(results[-1])
+        yield summary(text, dtype, runs, limit(args.model, dtype, case, speeds))
     for worker in workers.values():
         worker.close()
-    return results
 
 
 def summary(text: str, dtype: str, runs: dict[str, list[dict[str, float]]], most: float) -> dict[str, Any]:
@@ -344,7 +343,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--vllm-python", help="the Python of an environment with vLLM's CPU build")
     parser.add_argument("--eager", action="store_true", help="vLLM without compilation")
-    parser.add_argument("--json", help="write all rows there too")
+    parser.add_argument("--json", help="write the rows there too, each as soon as it is measured")
     parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="bfloat16", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -362,9 +361,11 @@ def main() -> None:
         print(
             f"{dtype}: memory {speeds[0] / 1e9:.1f} GB/s, peak {speeds[1] / 1e9:.0f} GFLOP/s, {args.threads} threads"
         )
-        rows += compare(args, dtype, speeds)
-    if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1))
+        for row in compare(args, dtype, speeds):
+            show(row)
+            rows.append(row)
+            if args.json:
+                Path(args.json).write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -253,6 +253,14 @@ class GRPOConfig(TrainingArguments):
     sync_ref_model: bool = _help(False, "Move the reference towards the policy from time to time.")
     ref_model_mixup_alpha: float = _help(0.6, "Share of the policy in the new reference.")
     ref_model_sync_steps: int = _help(512, "Optimizer steps between two moves of the reference.")
+    max_tokens_per_forward: int | None = _help(
+        None,
+        "Cut micro-batches so that a forward pass reads at most so many tokens, a group's prompt counted once; "
+        "None: only where memory runs out.",
+    )
+    activation_offloading: bool = _help(
+        False, "Keep activations in the host's memory until the backward pass. Needs a GPU."
+    )
     max_nonfinite_steps: int = _help(
         3, "Stop after so many steps in a row whose loss or gradient is not finite."
     )
@@ -335,6 +343,14 @@ class GRPOConfig(TrainingArguments):
     def _resolve_hardware(self) -> None:
         if not has_accelerator():
             self.use_cpu = True
+        if self.activation_offloading and self.use_cpu:
+            use_instead(
+                "activation_offloading=True",
+                "activations are in the host's memory already",
+                "activation_offloading=False",
+                self.strict_hardware,
+            )
+            self.activation_offloading = False
         if self.bf16 is None:
             self.bf16 = not self.fp16 and not self.use_cpu and computes_bf16(on_cpu=False)
         elif self.bf16 and not computes_bf16(self.use_cpu):
@@ -419,6 +435,8 @@ class GRPOConfig(TrainingArguments):
             )
         _at_least("num_iterations", self.num_iterations, 1)
         _at_least("max_nonfinite_steps", self.max_nonfinite_steps, 1)
+        if self.max_tokens_per_forward is not None:
+            _at_least("max_tokens_per_forward", self.max_tokens_per_forward, 1)
         _within("ref_model_mixup_alpha", self.ref_model_mixup_alpha, 0.0, 1.0)
         _at_least("ref_model_sync_steps", self.ref_model_sync_steps, 1)
 

@@ -188,3 +188,16 @@ def let_gradients_through(policy: Any) -> None:
     is_frozen = any(not p.requires_grad for p in policy.parameters())
     if is_frozen and hasattr(policy, "enable_input_require_grads"):
         policy.enable_input_require_grads()
+
+
+def check_can_cut(args: GRPOConfig, distributed: Any) -> None:
+    """A limit of tokens makes processes differ in the number of passes; only DDP talks once per backward pass.
+
+    Raises:
+        ConfigError: the weights are sharded.
+    """
+    if args.max_tokens_per_forward is not None and str(distributed.value) in ("FSDP", "DEEPSPEED"):
+        raise ConfigError(
+            f"max_tokens_per_forward={args.max_tokens_per_forward} does not go with {distributed.value}: every process has to take "
+            "part in every pass. Lower per_device_train_batch_size, and raise gradient_accumulation_steps, instead."
+        )

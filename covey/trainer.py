@@ -14,8 +14,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -58,9 +59,11 @@ from covey.signals import RunStopped, StopAfterStep, StopSignals, farewell
 from covey.update import build
 from covey.update.assemble import assemble
 from covey.update.batch import MicroBatch, Sample, micro_batch, samples_of
+from covey.update.budget import Budget, free_memory, is_out_of_memory
 from covey.update.forward import Forward
 from covey.update.kl import completion_divergences, k3
 from covey.update.objective import Objective
+from covey.update.offload import offloaded
 from covey.update.reference import Reference
 from covey.update.terms import Loss, loss_terms
 from covey.update.window import Window
@@ -204,6 +207,7 @@ class GRPOTrainer(WholeCheckpoints):
         self.scorer = Scorer(rewards, fixed, estimate, self._gather, args.process_index, shaping)
 
     def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
+        setup.check_can_cut(self.args, self.accelerator.distributed_type)
         settings = vars(self.args)
         self.forward = Forward(policy, self.args.temperature)
         self.objective: Objective = build.make_objective(settings, loss)
@@ -217,6 +221,9 @@ class GRPOTrainer(WholeCheckpoints):
         self._random_state_of: str | None = None
         self.guard = Guard(self.args.max_nonfinite_steps, self._output_dir, self.processing_class.decode)
         self._step_batches: list[MicroBatch] = []
+        self.budget = Budget(self.args.max_tokens_per_forward)
+        self._trained = 0
+        self._pending: list[tuple[Tensor, dict[str, Metric]]] = []
 
     def _make_records(self, weights: Mapping[str, float], name: str) -> None:
         self.ledger, self.step_ledger, self.run_ledger, self.signals = Ledger(), Ledger(), Ledger(), Signals()
@@ -253,7 +260,7 @@ class GRPOTrainer(WholeCheckpoints):
                 return [], None
             scored = self._sample_and_score(rows)
             self.window.open(self._micro_batches(scored, device), self.args.num_iterations)
-        self._step_batches = self.window.next(num_batches)
+        self._step_batches, self._trained = self.window.next(num_batches), 0
         self._note({f"time/{phase}": Mean(0.0, 1.0) for phase in PHASES})
         self._note({"loss": Mean(0.0, 0.0)})  # known by name, even if the first steps' are not finite
         tokens = sum(int(b.mask.sum()) for b in self._step_batches)
@@ -340,23 +347,31 @@ class GRPOTrainer(WholeCheckpoints):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """The share of one micro-batch in the loss of its optimizer step."""
+        """The share of one micro-batch, or of a part of one, in the loss of its optimizer step."""
         batch = inputs["batch"]
-        new, entropy = self._logprobs(model, batch)
-        if batch.old is None:
-            batch.old = new.detach()
-        loss, metrics = self.objective(loss_terms(batch, new, entropy), self.entropy_bonus.present)
-        self.entropy_bonus.observe(cast(Mean, metrics["entropy"]))
-        metrics["update/dropped_share"] = Mean(batch.num_dropped, batch.num_dropped + batch.num_rows)
-        if self.entropy_bonus.is_used:
-            metrics["entropy_coef"] = Mean(self.entropy_bonus.present)
-        self._note(metrics)
-        if math.isfinite(value := float(loss.detach())):
+        with offloaded(model) if self.args.activation_offloading else nullcontext():
+            new, entropy = self._logprobs(model, batch)
+            if batch.old is None:
+                batch.old = new.detach()
+            loss, metrics = self.objective(loss_terms(batch, new, entropy), self.entropy_bonus.present)
+        self._pending.append((loss.detach(), metrics))
+        # Gradients are averaged over processes; the weights already hold the totals over all of them.
+        return loss * self.args.world_size
+
+    def _note_update(self, batch: MicroBatch) -> None:
+        """Metrics of a micro-batch, once all of its parts have gone through."""
+        for _, metrics in self._pending:
+            self.entropy_bonus.observe(cast(Mean, metrics["entropy"]))
+            self._note(metrics)
+        if math.isfinite(value := sum(float(loss) for loss, _ in self._pending)):
             # Summed over the micro-batches of a step; over steps and processes, which the weight makes up for, the mean.
             is_first = batch is self._step_batches[0]
             self._note({"loss": Mean(value * self.args.world_size, float(is_first))})
-        # Gradients are averaged over processes; the weights already hold the totals over all of them.
-        return loss * self.args.world_size
+        rows = batch.num_dropped + batch.num_rows
+        self._note({"update/dropped_share": Mean(batch.num_dropped, rows)})
+        self._note({"update/out_of_memory": Total(0)})
+        if self.entropy_bonus.is_used:
+            self._note({"entropy_coef": Mean(self.entropy_bonus.present)})
 
     def _micro_batches(self, scored: list[ScoredGroup], device: torch.device) -> list[MicroBatch]:
         """This process's micro-batches of a window, with the log-probabilities that the objective compares with."""
@@ -420,11 +435,85 @@ class GRPOTrainer(WholeCheckpoints):
 
     def _logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         with self.accelerator.autocast():
-            return self.forward(model, batch)
+            if torch.is_grad_enabled():
+                return self.forward(model, batch)
+            found = None
+            while found is None:
+                found = self._with_memory(
+                    lambda: [self.forward(model, part) for part in self.budget.cut(batch)], batch
+                )
+        return torch.cat([logprobs for logprobs, _ in found]), torch.cat([entropy for _, entropy in found])
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        with self._timed("update"), self.forward.layout(inputs["batch"]):
-            return super().training_step(model, inputs, *args, **kwargs)
+        """Forward and backward of a micro-batch; where memory runs out, once more from the start of the optimizer step."""
+        step = super().training_step
+
+        def train(batch: MicroBatch) -> Tensor:
+            self._pending.clear()
+            losses = []
+            parts = self.budget.cut(batch)
+            for number, part in enumerate(parts):
+                is_last = number == len(parts) - 1
+                with nullcontext() if is_last else self.accelerator.no_sync(model), self.forward.layout(part):
+                    losses.append(step(model, {"batch": part}, *args, **kwargs))
+            if batch.old is None:
+                batch.old = torch.cat([cast(Tensor, p.old) for p in parts])
+            return torch.stack(losses).sum()
+
+        batch = inputs["batch"]
+        self._trained += 1
+        with self._timed("update"):
+            loss = self._with_memory(lambda: train(batch), batch)
+            while loss is None:
+                model.zero_grad(set_to_none=True)
+                loss = self._again(train)
+        self._note_update(batch)
+        return loss
+
+    def _again(self, train: Callable[[MicroBatch], Tensor]) -> Tensor | None:
+        """The optimizer step from its first micro-batch to the present one; None where memory ran out once more."""
+        loss = None
+        for batch in self._step_batches[: self._trained]:
+            loss = self._with_memory(partial(train, batch), batch)
+            if loss is None:
+                return None
+        return loss
+
+    def _with_memory(self, work: Callable[[], T], batch: MicroBatch) -> T | None:
+        """What `work` gives; None where it ran out of memory and the budget was halved.
+
+        Raises:
+            torch.OutOfMemoryError: a single completion does not fit, or other processes are waiting for this one.
+        """
+        try:
+            return work()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._halve(batch, error)
+        free_memory()  # after the except clause, which holds the frames of the failed pass
+        return None
+
+    def _halve(self, batch: MicroBatch, error: BaseException) -> None:
+        where = f"Step {self.state.global_step + 1} ran out of memory with {batch.num_rows} completion(s)"
+        if self.args.world_size > 1:
+            raise torch.OutOfMemoryError(
+                f"{where} on process {self.args.process_index}. Other processes are waiting in the middle of the step, so it "
+                "cannot be repeated. Lower per_device_train_batch_size or max_tokens_per_forward, and resume from the "
+                f"last checkpoint. The allocator said: {error}"
+            ) from error
+        if not self.budget.halve(batch):
+            raise torch.OutOfMemoryError(
+                f"{where}, and each is computed alone already. Turn on gradient_checkpointing or activation_offloading, lower "
+                f"max_completion_length, or train an adapter. The allocator said: {error}"
+            ) from error
+        event = (
+            f"{where}: it is repeated with at most {self.budget.tokens} tokens per forward pass, from now on. The result is "
+            f"the same. Set max_tokens_per_forward={self.budget.tokens} to start with that."
+        )
+        warnings.warn(event, CoveyWarning, stacklevel=4)
+        self._record_event("warning", event)
+        self._note({"update/out_of_memory": Total(1)})
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """A step whose gradient is not finite is not applied; see `covey.guard`."""

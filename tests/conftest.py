@@ -1,10 +1,15 @@
 """Nothing in the tests reaches a hub, and tiny models compute on one thread."""
 
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from hypothesis import settings
 

@@ -2,8 +2,8 @@
 
 What a layer keeps for the backward pass was counted tensor by tensor (`tests/forecast/test_memory.py` counts again):
 per token, 6 float32 numbers per hidden unit (two RMS norms and the residual stream) and, at lower precision, their cast;
-8 numbers per unit of the queries (queries, keys and values of all heads before and after rotation, and the output); 4
-numbers per unit of the MLP (gate, up, activation, product). With checkpointing a layer keeps its input alone, and one
+2 numbers per unit of the queries (rotated, and the output) and of the keys (rotated, and the values), 3 at lower precision;
+4 numbers per unit of the MLP (gate, up, activation, product). With checkpointing a layer keeps its input alone, and one
 layer at a time is computed again.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 LOGITS = 64 * 2**20
 """Float32 logits that meet the loss at a time; see `covey.update.head`."""
-LOGITS_COPIES = 5
+LOGITS_COPIES = 3
 """Tensors of that size during the backward pass of a chunk."""
 SLOTS = 512
 """Completions that are decoded together at most."""
@@ -127,12 +127,10 @@ def peak(sizes: Sizes, demand: Demand) -> float:
 
 def layer_bytes(sizes: Sizes, compute_bytes: int) -> float:
     """What one layer keeps for the backward pass, per token."""
-    casts = compute_bytes if compute_bytes < 4 else 0
-    return (
-        (24 + casts) * sizes.hidden
-        + 8 * compute_bytes * sizes.queries
-        + 4 * compute_bytes * sizes.intermediate
-    )
+    is_lowered = compute_bytes < 4
+    norms = (24 + compute_bytes * is_lowered) * sizes.hidden
+    attention = (2 + is_lowered) * compute_bytes * (sizes.queries + sizes.keys)
+    return norms + attention + 4 * compute_bytes * sizes.intermediate
 
 
 def _weights(sizes: Sizes, demand: Demand) -> float:

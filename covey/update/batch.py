@@ -97,6 +97,18 @@ class MicroBatch:
         """Tokens that the forward pass reads, prompts counted once per row."""
         return sum(map(len, self.prompts)) + sum(self.lengths)
 
+    def select(self, rows: Sequence[int]) -> MicroBatch:
+        """The batch of these rows alone, in the given order."""
+        of_token = torch.cat([torch.nonzero(self.row == r)[:, 0] for r in rows])
+        of_row = torch.tensor(list(rows), device=self.mask.device)
+        values: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                values[name] = value[of_row if name in ("advantages", "weights") else of_token]
+            elif isinstance(value, list | tuple) and value:
+                values[name] = type(value)(value[r] for r in rows)
+        return replace(self, **values, num_dropped=0)
+
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same batch with its tensors on another device."""
         moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}

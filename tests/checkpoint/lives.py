@@ -272,8 +272,11 @@ def half_done(point: str, original: Any, args: Any, kwargs: Any) -> None:
 
 
 @contextmanager
-def full_disk(limit: int = 2000) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes: what is written fails as it does on a full disk."""
+def full_disk(limit: int = 60_000) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes: what is written fails as it does on a full disk.
+
+    The log of the life is such a file: its warnings have to fit.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))

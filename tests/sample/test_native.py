@@ -258,3 +258,28 @@ def test_the_cache_keeps_to_its_budget(monkeypatch, shares):
         assert ids_of(engine, size=8, settings=settings) == everything
         # What moves from one pool to the next is held twice for a moment.
         assert caches.pop().peak <= 1.2 * budget
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "size", "shares"),
+    [
+        (torch.bfloat16, 10, 4, False),
+        (torch.bfloat16, native.SHARED_FROM // 4, 4, True),
+        (torch.float32, 10, 4, True),
+        (torch.float32, 10, 1, False),
+        (torch.bfloat16, native.SHARED_FROM, 1, False),
+    ],
+)
+def test_a_prompt_is_stored_once_where_that_pays(monkeypatch, dtype, tokens, size, shares):
+    caches = []
+
+    class Watched(fast.Cache):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            caches.append(self)
+
+    monkeypatch.setattr(fast, "Cache", Watched)
+    prompts = [Prompt("", tuple(10 + n % 80 for n in range(tokens)))]
+    model = tiny_model("llama", max_position_embeddings=4096)
+    ids_of(engine_of(model, path="fast", dtype=dtype), prompts, size, replace(SETTINGS, max_new_tokens=2))
+    assert caches.pop().shares_prompts == shares
