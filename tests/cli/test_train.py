@@ -96,6 +96,7 @@ def test_ctrl_c_is_status_130(recipe, tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": root},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a job in the background
     )
     steps = tmp_path / "stopped" / "record" / "steps.jsonl"
     try:
