@@ -99,7 +99,7 @@ class ChunkedLogprobs(torch.autograd.Function):
             if d_hidden is not None:
                 d_hidden[part] = (d_raw @ matrix).float()
             if d_weight is not None:
-                d_weight += d_raw.t() @ hidden[part]
+                _add_product(d_weight, d_raw.t(), hidden[part])
         return (
             None if d_hidden is None else d_hidden.to(hidden.dtype),
             None if d_weight is None else d_weight.to(weight.dtype),
@@ -147,6 +147,14 @@ def _entropy(logits: Tensor, total: Tensor) -> Tensor:
     """H = log Z - Σ p z."""
     probabilities = (logits - total[:, None]).exp_()
     return total - torch.einsum("tv,tv->t", probabilities, logits)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b, without another tensor of the size of the head where the dtypes allow it."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
 
 
 def _gradient(
