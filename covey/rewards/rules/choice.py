@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from covey.groups import PromptContent
-from covey.rewards.rules.extract import Source, answers, check_sources
-from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+from covey.rewards.rules.against_gold import AgainstGold
+from covey.rewards.rules.extract import Source
 
 MAX_CHARACTERS = 500
 """An answer that is longer states more than a letter and its text."""
@@ -19,7 +18,7 @@ _LETTER = re.compile(
 )
 
 
-class MultipleChoice:
+class MultipleChoice(AgainstGold):
     """1.0 where the completion's answer is the right letter, else 0.0.
 
     `B`, `(B)`, `B.`, `B) because`, `Option B`, `\\text{B}` and `**B**` are the letter B; several letters are none.
@@ -33,33 +32,17 @@ class MultipleChoice:
     A gold that is no choice is not applicable (None) and counted in `golds/unreadable_share`.
     """
 
-    pure = True
-
     def __init__(
         self,
         letters: str = "ABCDE",
         gold: str | None = None,
         sources: Sequence[Source] = ("answer", "boxed", "phrase"),
     ) -> None:
+        super().__init__("multiple_choice", gold, sources)
         self.letters = letters.upper()
-        self.gold = gold
-        self.sources = check_sources(sources)
-        self.__name__ = "multiple_choice"
 
-    def missing_columns(self, columns: Sequence[str]) -> list[str]:
-        return missing_gold(self.gold, columns)
-
-    def __call__(
-        self,
-        completions: Sequence[PromptContent],
-        prompts: Sequence[PromptContent] | None = None,
-        log_metric: Callable[[str, float], None] | None = None,
-        **columns: Any,
-    ) -> list[float | None]:
-        given = golds(self.gold, columns, self.__name__)
+    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
         wanted = [self._gold(gold) for gold in given]
-        note_unreadable(given, wanted, log_metric)
-        found = answers(completions, prompts, self.sources)
         return [
             None if letter is None else float(answer is not None and self._letter(answer) == letter)
             for answer, letter in zip(found, wanted, strict=True)

@@ -8,15 +8,16 @@ tower of powers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 from covey.groups import PromptContent
 from covey.rewards.failure import Failure
+from covey.rewards.rules.against_gold import AgainstGold
 from covey.rewards.rules.arithmetic import parse_expression
-from covey.rewards.rules.extract import Source, answers, check_sources, last_boxed
-from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+from covey.rewards.rules.extract import Source, last_boxed
+from covey.rewards.rules.gold import missing_gold
 from covey.rewards.rules.numbers import exact_number
 from covey.rewards.rules.symbolic import Verdict, symbolic
 
@@ -24,7 +25,7 @@ MAX_CHARACTERS = 2_000
 """Longer answers are no answers."""
 
 
-class SameAnswer:
+class SameAnswer(AgainstGold):
     """1.0 where the completion's answer is equivalent to the right one, else 0.0.
 
     Numbers are compared exactly: `1/2`, `0.5`, `\\frac{1}{2}` and `2/4` are equal, 0.3333 and 1/3 are not. Words are
@@ -41,8 +42,6 @@ class SameAnswer:
     be read scores 0.
     """
 
-    pure = True
-
     def __init__(
         self,
         gold: str | None = None,
@@ -50,28 +49,14 @@ class SameAnswer:
         seconds: float = 1.0,
         symbolic: bool = True,
     ) -> None:
-        self.gold = gold
-        self.sources = check_sources(sources)
+        super().__init__("same_answer", gold, sources)
         self.seconds = seconds
         self.symbolic = symbolic
-        self.__name__ = "same_answer"
 
-    def missing_columns(self, columns: Sequence[str]) -> list[str]:
-        return missing_gold(self.gold, columns)
-
-    def __call__(
-        self,
-        completions: Sequence[PromptContent],
-        prompts: Sequence[PromptContent] | None = None,
-        log_metric: Callable[[str, float], None] | None = None,
-        **columns: Any,
-    ) -> list[float | None]:
-        given = golds(self.gold, columns, self.__name__)
-        found = answers(completions, prompts, self.sources)
+    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
         verdicts = compare_answers(
             [gold_answer(g) for g in given], found, self.seconds if self.symbolic else None
         )
-        note_unreadable(given, [None if v == "unreadable" else v for v in verdicts], log_metric)
         return [_score(verdict) for verdict in verdicts]
 
 

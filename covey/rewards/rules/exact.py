@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from covey.groups import PromptContent
-from covey.rewards.rules.extract import Source, answers, check_sources
-from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+from covey.rewards.rules.against_gold import AgainstGold
+from covey.rewards.rules.extract import Source
 
 
-class ExactMatch:
+class ExactMatch(AgainstGold):
     """1.0 where the completion's answer is the gold column's text, else 0.0.
 
     Runs of whitespace count as one space.
@@ -25,8 +24,6 @@ class ExactMatch:
     A blank gold is not applicable (None) and counted in `golds/unreadable_share`.
     """
 
-    pure = True
-
     def __init__(
         self,
         gold: str | None = None,
@@ -34,26 +31,12 @@ class ExactMatch:
         ignore_case: bool = False,
         ignore_punctuation: bool = False,
     ) -> None:
-        self.gold = gold
-        self.sources = check_sources(sources)
+        super().__init__("exact_match", gold, sources)
         self.ignore_case = ignore_case
         self.ignore_punctuation = ignore_punctuation
-        self.__name__ = "exact_match"
 
-    def missing_columns(self, columns: Sequence[str]) -> list[str]:
-        return missing_gold(self.gold, columns)
-
-    def __call__(
-        self,
-        completions: Sequence[PromptContent],
-        prompts: Sequence[PromptContent] | None = None,
-        log_metric: Callable[[str, float], None] | None = None,
-        **columns: Any,
-    ) -> list[float | None]:
-        given = golds(self.gold, columns, self.__name__)
+    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
         wanted = [self._options(gold) for gold in given]
-        note_unreadable(given, wanted, log_metric)
-        found = answers(completions, prompts, self.sources)
         return [
             None if options is None else float(answer is not None and self._plain(answer) in options)
             for answer, options in zip(found, wanted, strict=True)

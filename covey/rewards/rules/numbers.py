@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from covey.groups import PromptContent
-from covey.rewards.rules.extract import Source, answers, check_sources
-from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+from covey.rewards.rules.against_gold import AgainstGold
+from covey.rewards.rules.extract import Source
 
 MAX_CHARACTERS = 1_000
 """Longer texts are no number: reading a decimal of n digits takes n² steps."""
@@ -69,7 +68,7 @@ def _decimal(text: str) -> Fraction | None:
     return -value if match["sign"] == "-" else value
 
 
-class NumberMatch:
+class NumberMatch(AgainstGold):
     """1.0 where the number in the completion is the one in the gold column, else 0.0.
 
     Args:
@@ -81,8 +80,6 @@ class NumberMatch:
     A gold that is no number is not applicable (None) and counted in `golds/unreadable_share`.
     """
 
-    pure = True
-
     def __init__(
         self,
         gold: str | None = None,
@@ -90,25 +87,11 @@ class NumberMatch:
         rel: float = 0.0,
         abs: float = 0.0,
     ) -> None:
-        self.gold = gold
-        self.sources = check_sources(sources)
+        super().__init__("number_match", gold, sources)
         self.rel, self.abs = Fraction(rel), Fraction(abs)
-        self.__name__ = "number_match"
 
-    def missing_columns(self, columns: Sequence[str]) -> list[str]:
-        return missing_gold(self.gold, columns)
-
-    def __call__(
-        self,
-        completions: Sequence[PromptContent],
-        prompts: Sequence[PromptContent] | None = None,
-        log_metric: Callable[[str, float], None] | None = None,
-        **columns: Any,
-    ) -> list[float | None]:
-        given_golds = golds(self.gold, columns, self.__name__)
-        wanted = [exact_number(gold) for gold in given_golds]
-        note_unreadable(given_golds, wanted, log_metric)
-        found = answers(completions, prompts, self.sources)
+    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
+        wanted = [exact_number(gold) for gold in given]
         return [self._score(answer, gold) for answer, gold in zip(found, wanted, strict=True)]
 
     def _score(self, answer: str | None, gold: Fraction | None) -> float | None:
