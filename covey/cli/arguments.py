@@ -1,4 +1,4 @@
-"""What several verbs take: a recipe, and values that replace some of its own."""
+"""What several verbs share: how they are added, a recipe, and values that replace some of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ from covey.errors import CoveyWarning
 
 Words = Callable[[], Iterable[str]]
 """What may stand behind an option, for shell completion; asked only when a completion script is written."""
+
+
+Verbs = argparse._SubParsersAction
+"""What verbs are added to."""
+
+
+def add_verb(
+    subparsers: Verbs[argparse.ArgumentParser], name: str, help: str, examples: str
+) -> argparse.ArgumentParser:
+    """The parser of a verb: what it does in the list and in its own help, and examples below."""
+    return subparsers.add_parser(
+        name,
+        help=help,
+        description=help,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.arguments import add_set, completed
+from covey.cli.arguments import add_set, add_verb, completed
 from covey.errors import ConfigError, CoveyError, DatasetError, RewardError
 
 if TYPE_CHECKING:
@@ -33,13 +33,7 @@ Exit status: 0 nothing stands in the way of a run, 1 an error was found, 2 wrong
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "check",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "check", HELP, EXAMPLES)
     dataset = parser.add_argument(
         "dataset",
         help="a recipe, a .jsonl, .json, .csv or .parquet file, a bundled generator, or a dataset's name",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from covey.cli.arguments import add_verb
 from covey.cli.completing import SCRIPTS, commands
 
 HELP = "print a script that completes covey's verbs and options in a shell"
@@ -23,13 +24,7 @@ Exit status: 0 printed, 2 no such shell.
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "completion",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "completion", HELP, EXAMPLES)
     parser.add_argument("shell", choices=sorted(SCRIPTS), help="the shell to write for")
 
 

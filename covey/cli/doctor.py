@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from covey.cli.arguments import add_verb
+
 if TYPE_CHECKING:
     from covey.runs.hints import HintWatch
 
@@ -23,13 +25,7 @@ Exit status: 0 no problem holds at the end of the record, 1 one does, 2 there is
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "doctor", HELP, EXAMPLES)
     parser.add_argument(
         "run", help="output directory of a run, or its record folder; the run may still go on"
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.arguments import add_set, completed, is_main_process, reward_words
+from covey.cli.arguments import add_set, add_verb, completed, is_main_process, reward_words
 from covey.errors import ConfigError, DatasetError
 
 if TYPE_CHECKING:
@@ -53,13 +53,7 @@ OPTIONS = {
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "eval",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "eval", HELP, EXAMPLES)
     parser.add_argument(
         "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
     )

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from covey.cli.arguments import add_verb
 from covey.cli.prompts import as_chats, read_rows
 from covey.errors import ConfigError
 
@@ -50,13 +51,7 @@ CHUNK = 2048
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "generate",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "generate", HELP, EXAMPLES)
     parser.add_argument(
         "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
     )

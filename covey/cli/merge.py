@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from covey.cli.arguments import add_verb
+
 HELP = "merge an adapter into its base model, and save the result"
 
 EXAMPLES = """
@@ -23,13 +25,7 @@ Exit status: 0 merged, 2 wrong input.
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "merge",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "merge", HELP, EXAMPLES)
     parser.add_argument(
         "adapter", metavar="ADAPTER", help="folder of the adapter: a run's model, or a checkpoint"
     )

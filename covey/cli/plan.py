@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.arguments import add_recipe, add_set, completed
+from covey.cli.arguments import add_recipe, add_set, add_verb, completed
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,13 +51,7 @@ class Section:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "plan",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "plan", HELP, EXAMPLES)
     add_recipe(parser)
     add_set(parser)
     parser.add_argument("--rows", type=int, metavar="N", help="reckon with N prompts, and load no data")

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from covey.cli.arguments import add_verb
+
 HELP = "write one self-contained HTML file about a run, or several to compare"
 
 EXAMPLES = """
@@ -23,13 +25,7 @@ Exit status: 0 written, 2 there is no record.
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "report",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "report", HELP, EXAMPLES)
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="output directory of a run, or its record folder"
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.cli.arguments import add_verb
 from covey.errors import ConfigError, CoveyError
 
 if TYPE_CHECKING:
@@ -30,13 +31,7 @@ Exit status: 0 done, 2 wrong input.
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "rescore",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "rescore", HELP, EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="output directory of a run, or its record folder")
     parser.add_argument(
         "--weight", action="append", default=[], metavar="NAME=W", help="another weight of a reward"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.arguments import add_recipe, add_set, completed, is_main_process, setting_words
+from covey.cli.arguments import add_recipe, add_set, add_verb, completed, is_main_process, setting_words
 
 if TYPE_CHECKING:
     from covey.recipes import Recipe
@@ -51,13 +51,7 @@ MERGE = "  covey merge {model} {run}/merged        the adapter and its base as o
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "train",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "train", HELP, EXAMPLES)
     add_recipe(parser)
     add_set(parser)
     parser.add_argument(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from covey.cli.arguments import add_verb
+
 HELP = "serve the page of a run that goes on, on 127.0.0.1"
 
 EXAMPLES = """
@@ -21,13 +23,7 @@ Exit status: 0 stopped with Ctrl-C, 2 there is no record or the port is taken.
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""
-    parser = subparsers.add_parser(
-        "watch",
-        help=HELP,
-        description=HELP,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(subparsers, "watch", HELP, EXAMPLES)
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="output directory of a run, or its record folder"
     )
