@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 LOGITS = 64 * 2**20
-"""Float32 logits that meet the loss at a time; see `covey.update.head`."""
+"""Float32 logits that meet the loss at a time; see `covey.update.logits`."""
 LOGITS_COPIES = 3
 """Tensors of that size during the backward pass of a chunk."""
 SLOTS = 512

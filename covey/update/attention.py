@@ -1,8 +1,8 @@
 """Attention over packed rows: each completion sees its prompt and itself, and nothing else.
 
 Registered with transformers' attention interface, so that it serves every decoder that goes through it, adapters and
-gradient checkpointing included. The prompt attends to itself once; the completions of a group are a batch of queries
-over keys that begin with the prompt's. Only pairs that matter are computed, by PyTorch's fused kernels.
+gradient checkpointing included. Only pairs that matter are computed: on CPU by `blockwise`, elsewhere by PyTorch's fused
+kernels, to which the completions of a group are a batch of queries over keys that begin with the prompt's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
+from covey.update.blockwise import blockwise_attention
 from covey.update.packing import Section
 
 NAME = "covey_packed"
@@ -44,10 +45,20 @@ def packed_attention(
         Shape (1, tokens, heads, width).
     """
     assert sections is not None, f"{type(module).__name__} does not pass the layout on"
+    if query.device.type == "cpu" and dropout == 0:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        q, k, v = (x[0].to(_compute_dtype(query)) for x in (query, key, value))
+        return blockwise_attention(q, k, v, sections, scale)[None], None
     given = (query, key, value, sections, scaling, dropout)
     if torch.is_grad_enabled() and query.requires_grad:
         return checkpoint(_attend, *given, use_reentrant=False, preserve_rng_state=dropout > 0), None
     return _attend(*given), None
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that products have: that of autocast, or their own."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _attend(

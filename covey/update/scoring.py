@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from covey.causal import innermost
-from covey.update.head import Logits, chunk_rows, chunked_logprobs
+from covey.update.head import chunked_logprobs
+from covey.update.logits import Logits, chunk_rows
 
 
 @dataclass(frozen=True)

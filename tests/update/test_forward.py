@@ -7,12 +7,15 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import covey.update.head as head_module
+import covey.update.logits as logits_module
 from covey.groups import Completion, Prompt
 from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward, packed_logprobs, plain_logprobs
-from covey.update.head import Logits, chunked_logprobs
+from covey.update.head import chunked_logprobs
+from covey.update.logits import Logits
 from covey.update.packing import pack
 from tests.models import KINDS, VOCABULARY, tiny_model
 
@@ -189,14 +192,20 @@ def test_a_model_that_packing_does_not_fit_falls_back_with_one_line(break_it, ca
     assert torch.allclose(got[0], plain_logprobs(model, batch)[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("kept", [0, 20, 50])
+@pytest.mark.parametrize("rows", [1, 16, 1000])
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     ("cap", "scale", "temperature"), [(None, 1.0, 1.0), (5.0, 0.3, 0.7), (None, 2.0, 1.3)]
 )
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("rows", [1, 16, 1000])
-def test_chunks_equal_the_naive_way(monkeypatch, cap, scale, temperature, bias, rows):
-    """Against float64 with the whole matrix of logits, gradients of hidden states, weight and bias included."""
+def test_chunks_equal_the_naive_way(monkeypatch, cap, scale, temperature, bias, rows, kept, with_entropy):
+    """Against float64 with the whole matrix of logits, gradients of hidden states, weight and bias included.
+
+    Whatever the chunks, and however many rows are kept for the backward pass.
+    """
     monkeypatch.setattr(head_module, "chunk_rows", lambda vocabulary: rows)
+    monkeypatch.setattr(head_module, "KEPT_BYTES", kept * 301 * 4)
     torch.manual_seed(0)
     exact = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in ((50, 16), (301, 16), (301,))]
     inputs = [x.detach().float().requires_grad_() for x in exact]
@@ -208,14 +217,21 @@ def test_chunks_equal_the_naive_way(monkeypatch, cap, scale, temperature, bias, 
     z = (cap * torch.tanh(z / cap) if cap else z) / temperature
     logp = torch.log_softmax(z, -1)
     want = logp.gather(-1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
-    weights = torch.randn(2, 50, dtype=torch.float64)
-    (got[0] * weights[0].float() + got[1] * weights[1].float()).sum().backward()
-    (want[0] * weights[0] + want[1] * weights[1]).sum().backward()
-    assert torch.allclose(got[0].double(), want[0], atol=1e-5) and torch.allclose(
-        got[1].double(), want[1], atol=1e-4
-    )
+    assert torch.allclose(got[0].double(), want[0], atol=1e-5)
+    assert torch.allclose(got[1].double(), want[1], atol=1e-4)
+    weights = torch.randn(1 + with_entropy, 50, dtype=torch.float64)
+    sum((g * w.float()).sum() for g, w in zip(got, weights, strict=False)).backward()
+    sum((g * w).sum() for g, w in zip(want, weights, strict=False)).backward()
     for mine, theirs in zip(inputs if bias else inputs[:2], exact, strict=False):
         assert torch.allclose(mine.grad.double(), theirs.grad, atol=1e-4 * float(theirs.grad.abs().max()))
+
+
+def test_a_nearly_certain_token_keeps_its_gradient_in_half_precision():
+    """1 - p is taken before it is rounded: p itself would be 1 in bfloat16."""
+    hidden = torch.tensor([[1.0]], dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.tensor([[7.0], [0.0]])
+    chunked_logprobs(hidden, weight, None, torch.tensor([0]), Logits())[0].sum().backward()
+    assert hidden.grad.item() == pytest.approx(7 * (1 - torch.tensor(7.0).sigmoid().item()), rel=0.02)
 
 
 def test_impossible_tokens_leave_the_entropy_finite():
@@ -226,24 +242,27 @@ def test_impossible_tokens_leave_the_entropy_finite():
     assert torch.isfinite(logprobs).all() and torch.isfinite(entropy).all()
 
 
-def test_memory_does_not_grow_with_tokens_times_vocabulary():
-    """Largest tensor made on the way, forward and backward: a chunk of logits, not all of them."""
-    largest = 0
-    original = torch.Tensor.logsumexp
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that any operation gives."""
 
-    def spy(self, *args, **kwargs):
-        nonlocal largest
-        largest = max(largest, self.numel())
-        return original(self, *args, **kwargs)
+    elements = 0
 
-    tokens, vocabulary = 4096, 20_000
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(x, torch.Tensor):
+                self.elements = max(self.elements, x.numel())
+        return out
+
+
+def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch):
+    """The largest tensor on the way, forward and backward, is a chunk of logits or what may be kept of them."""
+    monkeypatch.setattr(logits_module, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(head_module, "KEPT_BYTES", 2**21)
+    tokens, vocabulary = 2048, 4000
     hidden = torch.randn(tokens, 8, requires_grad=True)
     weight = torch.randn(vocabulary, 8, requires_grad=True)
-    torch.Tensor.logsumexp = spy
-    try:
-        chunked_logprobs(hidden, weight, None, torch.zeros(tokens, dtype=torch.long), Logits())[
-            0
-        ].sum().backward()
-    finally:
-        torch.Tensor.logsumexp = original
-    assert 0 < largest <= head_module.CHUNK_BYTES // 4 < tokens * vocabulary
+    with Largest() as largest:
+        logprobs, _ = chunked_logprobs(hidden, weight, None, torch.zeros(tokens, dtype=torch.long), Logits())
+        logprobs.sum().backward()
+    assert largest.elements == 2**21 // (4 * vocabulary) * vocabulary < tokens * vocabulary
