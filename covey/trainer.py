@@ -331,7 +331,9 @@ class GRPOTrainer(WholeCheckpoints):
         settings = replace(self.sampling, step=(TRAINING, window))
         with self._timed("sample"):
             self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
-            return in_order(prompts, self.engine.generate(prompts, self.plan.group_size, settings))
+            groups = in_order(prompts, self.engine.generate(prompts, self.plan.group_size, settings))
+            self.engine.sleep()
+            return groups
 
     def _in_order_of_window(self, scored: list[ScoredGroup], count: int) -> list[ScoredGroup]:
         """Every process's groups in the order of the window."""

@@ -36,6 +36,10 @@ class Engine(Protocol):
         """
         ...
 
+    def sleep(self) -> None:
+        """Give back memory that can be made again, such as a copy of the weights. Called when a round is sampled."""
+        ...
+
 
 def in_order(prompts: Sequence[Prompt], groups: Iterable[Group]) -> list[Group]:
     """The groups in the order of their prompts."""

@@ -107,6 +107,11 @@ class NativeEngine:
         """Give back the memory of the engine's own copy of the weights; it is made again when it is needed."""
         self.weights = self.graphs = None
 
+    def sleep(self) -> None:
+        """Release the copy of the weights, unless captured graphs read it: those take longer to make than to keep."""
+        if self.graphs is None:
+            self.release()
+
     def generate(self, prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> Iterator[Group]:
         if self.policy is None:
             raise EngineError("The engine has no policy yet. Call load(policy) before generate(...).")

@@ -41,7 +41,7 @@ class ChunkedLogprobs(torch.autograd.Function):
                 logp = torch.log_softmax(logits, -1, out=logits)
                 probabilities = logp.exp()
                 logprobs[part] = logp.gather(-1, targets[part, None])[:, 0]
-                entropy[part] = -torch.linalg.vecdot(probabilities, logp)
+                entropy[part] = -torch.einsum("tv,tv->t", probabilities, logp)
                 _keep(errors[part], probabilities, targets[part])
         ctx.save_for_backward(hidden, weight, bias, targets, entropy, errors)
         ctx.form, ctx.rows = form, rows

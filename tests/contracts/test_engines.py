@@ -245,6 +245,13 @@ def test_the_same_call_gives_the_same_bits(make):
     assert [c for g in first for c in g.completions] == [c for g in second for c in g.completions]
 
 
+def test_sleep_changes_nothing(make):
+    engine = fresh(make, model_of())
+    first = ids_of(sampled(engine, PROMPTS))
+    engine.sleep()
+    assert ids_of(sampled(engine, PROMPTS)) == first
+
+
 def test_seed_step_prompt_and_index_are_what_completions_depend_on(make):
     engine = fresh(make, model_of(scale=1.0))
     base = ids_of(sampled(engine, PROMPTS[:1], 2))[0]

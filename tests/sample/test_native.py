@@ -203,10 +203,12 @@ def test_an_adapted_policy_is_sampled_with_its_adapter():
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
 
 
-def test_release_gives_the_copy_back_and_sampling_makes_it_again():
+@pytest.mark.parametrize("give_back", ["release", "sleep"])
+def test_the_copy_is_given_back_and_sampling_makes_it_again(give_back):
     engine = engine_of(tiny_model(), path="fast")
     first = ids_of(engine)
-    engine.release()
+    assert engine.weights is not None
+    getattr(engine, give_back)()
     assert engine.weights is None
     assert ids_of(engine) == first
 

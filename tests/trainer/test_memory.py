@@ -145,3 +145,19 @@ def test_offloading_has_no_effect_without_a_gpu_and_says_so(tmp_path):
         assert config(tmp_path, activation_offloading=True).activation_offloading is False
     with pytest.raises(ConfigError, match="activation_offloading"):
         config(tmp_path, activation_offloading=True, strict_hardware=True)
+
+
+def test_the_update_does_not_hold_the_sampler_s_copy_of_the_weights(tmp_path):
+    held = []
+
+    def watch(trainer):
+        step = trainer.training_step
+
+        def training_step(*args, **kwargs):
+            held.append(trainer.engine.weights)
+            return step(*args, **kwargs)
+
+        trainer.training_step = training_step
+
+    trained(tmp_path, "run", watch)
+    assert held == [None] * 4

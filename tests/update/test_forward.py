@@ -13,7 +13,7 @@ import covey.update.head as head_module
 import covey.update.logits as logits_module
 from covey.groups import Completion, Prompt
 from covey.update.batch import Sample, micro_batch
-from covey.update.forward import Forward, packed_logprobs, plain_logprobs
+from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_logprobs
 from covey.update.head import chunked_logprobs
 from covey.update.logits import Logits
 from covey.update.packing import pack
@@ -266,3 +266,17 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch):
         logprobs, _ = chunked_logprobs(hidden, weight, None, torch.zeros(tokens, dtype=torch.long), Logits())
         logprobs.sum().backward()
     assert largest.elements == 2**21 // (4 * vocabulary) * vocabulary < tokens * vocabulary
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows"),
+    [
+        ([(7, (5, 1)), (2, (8, 3, 6)), (11, (2,))], [2, 4, 0]),
+        ([(3, (4, 4, 9))], [2, 0]),
+        ([(3, (4,)), (5, (7,))], [1, 0]),
+        ([(3, (4,))], [0]),
+    ],
+)
+def test_the_first_use_compares_siblings_and_a_stranger(groups, rows):
+    """A check of the whole micro-batch would hold its logits, which packing is there to avoid."""
+    assert _telling_rows(batch_of(groups)) == rows
