@@ -14,7 +14,6 @@ measured peak, whichever takes longer. Ratios are what to quote; seconds drift.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -26,6 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from side_by_side import add_options, clock, environment, forget_peak, peak, report
 
 CASES = ["1x8x76x128", "1x32x76x128", "1x64x76x128", "1x8x512x128n", "1x32x512x128n", "1x64x512x128n"]
 
@@ -170,24 +171,11 @@ def work(args: argparse.Namespace) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         forget_peak()
-        clock = time.process_time if args.clock == "cpu" else time.perf_counter
-        start = clock()
+        now = clock(args.clock)
+        start = now()
         tokens = sample(Case(*order["case"]), order["ids"])
-        seconds = clock() - start
+        seconds = now() - start
         print(json.dumps({"tokens": tokens, "seconds": seconds, "peak": peak()}), file=answers, flush=True)
-
-
-def forget_peak() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak() -> float:
-    """The most resident memory since `forget_peak`, in MB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
 
 
 class Worker:
@@ -202,11 +190,15 @@ class Worker:
             args.clock,
             *(["--eager"] if args.eager else []),
         ]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1"}
         self.log = Path(tempfile.mkdtemp()) / f"{name}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment(args.threads),
             )
         self._answer()
 
@@ -330,22 +322,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="folder of the model")
-    parser.add_argument("--cases", nargs="+", default=CASES)
-    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--clock",
-        choices=("wall", "cpu"),
-        default="wall",
-        help="`cpu` counts processor seconds: for a machine that others use too, with --threads 1",
-    )
-    parser.add_argument("--rounds", type=int, default=3)
+    add_options(parser, CASES, ["bfloat16", "float32"], 3, ENGINES)
     parser.add_argument("--warm-up", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--vllm-python", help="the Python of an environment with vLLM's CPU build")
     parser.add_argument("--eager", action="store_true", help="vLLM without compilation")
-    parser.add_argument("--json", help="write the rows there too, each as soon as it is measured")
-    parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
-    parser.add_argument("--dtype", default="bfloat16", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         work(args)
@@ -355,17 +335,17 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(args.threads)
-    rows = []
+    report(measured(args), show, args.json)
+
+
+def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The rows of every dtype, each behind what the machine can do."""
     for dtype in args.dtypes:
         speeds = machine(dtype)
         print(
             f"{dtype}: memory {speeds[0] / 1e9:.1f} GB/s, peak {speeds[1] / 1e9:.0f} GFLOP/s, {args.threads} threads"
         )
-        for row in compare(args, dtype, speeds):
-            show(row)
-            rows.append(row)
-            if args.json:
-                Path(args.json).write_text(json.dumps(rows, indent=1))
+        yield from compare(args, dtype, speeds)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,8 @@ quote; seconds drift. Memory is the most resident memory during an update.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +28,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from side_by_side import add_options, environment, forget_peak, peak, report
 
 CASES = ["8x76x128", "8x512x128"]
 RIVALS = ("plain", "trl")
@@ -81,15 +81,13 @@ class Meter:
         self.at = (0.0, 0.0)
 
     def begin(self) -> None:
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        forget_peak()
         self.at = (time.perf_counter(), time.process_time())
 
     def end(self) -> None:
         self.wall.append(time.perf_counter() - self.at[0])
         self.cpu.append(time.process_time() - self.at[1])
-        status = Path("/proc/self/status").read_text()
-        self.peak.append(int(status.split("VmHWM:")[1].split()[0]) / 1024)
+        self.peak.append(peak())
 
 
 def run_plain(args: argparse.Namespace, case: Case, meter: Meter) -> None:
@@ -192,8 +190,9 @@ def measure(name: str, args: argparse.Namespace, case: str, dtype: str) -> dict[
     command += ["--steps", str(args.steps), "--threads", str(args.threads), "--micro", str(args.micro)]
     command += ["--json", str(out), *(["--checkpointing"] if args.checkpointing else [])]
     path = "" if name == "trl" else str(Path(__file__).resolve().parents[1])
-    more = {"OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
-    done = subprocess.run(command, env={**os.environ, **more}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=environment(args.threads, PYTHONPATH=path), capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{name} has failed on {case} in {dtype}:\n{done.stderr[-2000:]}")
     return {key: values[1:] for key, values in json.loads(out.read_text()).items() if key != "at"}
@@ -230,27 +229,13 @@ def main() -> None:
     parser.add_argument("--model", help="folder of the model, or of the tokenizer with --vocabulary")
     parser.add_argument("--vocabulary", type=int, help="make a model of a few layers with so many tokens")
     parser.add_argument("--layers", type=int, default=2, help="of that model")
-    parser.add_argument("--cases", nargs="+", default=CASES)
-    parser.add_argument(
-        "--dtypes", nargs="+", default=["float32", "bfloat16"], help="compute; weights are float32"
-    )
+    add_options(parser, CASES, ["float32", "bfloat16"], 2, (*RIVALS, "covey"))
     parser.add_argument("--micro", type=int, default=8, help="completions per micro-batch")
     parser.add_argument(
         "--checkpointing", action="store_true", help="gradient checkpointing, for both trainers"
     )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--clock",
-        choices=("wall", "cpu"),
-        default="wall",
-        help="`cpu` counts processor seconds: for a machine that others use too, with --threads 1",
-    )
-    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=2, help="updates per round that are counted")
     parser.add_argument("--trl-python", help="the Python of an environment with TRL")
-    parser.add_argument("--json", help="write all rows there too")
-    parser.add_argument("--worker", choices=(*RIVALS, "covey"), help=argparse.SUPPRESS)
-    parser.add_argument("--dtype", default="float32", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         work(args)
@@ -258,13 +243,7 @@ def main() -> None:
     if args.vocabulary:
         folder = Path(tempfile.mkdtemp()) / "model"
         args.model = make_model(folder, args.model, args.vocabulary, args.layers)
-    rows = []
-    for dtype in args.dtypes:
-        for case in args.cases:
-            rows.append(compare(args, case, dtype))
-            show(rows[-1])
-    if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1))
+    report((compare(args, case, dtype) for dtype in args.dtypes for case in args.cases), show, args.json)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@ Nothing here touches a training state: the engine draws from its own random numb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey.groups import Prompt, PromptContent, ScoredGroup
-from covey.metrics import Metric, merge
+from covey.metrics import Ledger, Metric, merge
 from covey.runs.statistics import Interval, bootstrap_interval, pass_at_k, wilson_interval
 from covey.sample.engine import Engine, in_order
+from covey.sample.prompts import PromptReader
 from covey.sample.settings import Sampling
-from covey.score.scorer import Scorer, completion_metrics
+from covey.score.counts import completion_metrics
+from covey.score.scorer import Scorer
 
 
 def sample_and_score(
@@ -75,6 +77,35 @@ class Evaluation:
             totals=[s.totals[i] for _, s, i in each],
             group_ids=[number for number, _, _ in each],
         )
+
+
+ComputeMetrics = Callable[[Evaluation], Mapping[str, float]]
+
+
+def own_prompts(
+    rows: Iterable[Mapping[str, Any]], reader: PromptReader, rank: int, ranks: int
+) -> list[Prompt]:
+    """Every `ranks`-th row, from the `rank`-th on."""
+    return [
+        reader.read(row, number, (number, 0)) for number, row in enumerate(rows) if number % ranks == rank
+    ]
+
+
+def joined(
+    parts: Sequence[tuple[Mapping[str, Metric], Sequence[ScoredGroup]]],
+    task_column: str,
+    compute_metrics: ComputeMetrics | None,
+) -> tuple[dict[str, float], list[ScoredGroup]]:
+    """Numbers and groups of an evaluation, in the order of the rows, from those of every process.
+
+    Args:
+        compute_metrics: gives numbers more.
+    """
+    groups = sorted((s for _, part in parts for s in part), key=lambda s: s.group.prompt.row)
+    numbers = Ledger().reduce(metrics for metrics, _ in parts) | summary(groups, task_column)
+    if compute_metrics is not None:
+        numbers |= {name: float(value) for name, value in compute_metrics(Evaluation.of(groups)).items()}
+    return numbers, groups
 
 
 def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]:

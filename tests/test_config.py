@@ -117,8 +117,8 @@ def test_hardware_that_is_missing_falls_back_or_raises():
 
 
 def test_a_quantisation_is_described_where_the_hardware_has_it(monkeypatch):
-    monkeypatch.setattr("covey.config.has_cuda", lambda: True)
-    monkeypatch.setattr("covey.config.has_package", lambda name: True)
+    monkeypatch.setattr("covey.config.model.has_cuda", lambda: True)
+    monkeypatch.setattr("covey.config.model.has_package", lambda name: True)
     config = get_quantization_config(
         ModelConfig(load_in_4bit=True, dtype="bfloat16", bnb_4bit_quant_type="fp4", use_bnb_nested_quant=True)
     )

@@ -78,6 +78,21 @@ def git_state(folder: str | Path = ".") -> dict[str, Any] | None:
     }
 
 
+def model_facts(policy: Any, name: str) -> dict[str, Any]:
+    """What the record and the hints want to know of the policy, a module."""
+    trainable = [p for p in policy.parameters() if p.requires_grad]
+    largest = max(trainable, key=lambda p: p.numel(), default=None)
+    return {
+        "name": name,
+        "parameters": sum(p.numel() for p in policy.parameters()),
+        "trainable": sum(p.numel() for p in trainable),
+        "weights_dtype": str(trainable[0].dtype).removeprefix("torch.") if trainable else None,
+        "weight_scale": None
+        if largest is None
+        else float(largest.detach().abs().float().flatten()[:100_000].median()),
+    }
+
+
 def dataset_facts(dataset: Any, name: str | None = None) -> dict[str, Any]:
     """Name, rows, columns and fingerprint of a dataset, as far as it tells."""
     try:

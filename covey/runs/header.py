@@ -5,13 +5,45 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
 from covey.runs import schema
+from covey.runs.environment import environment as find_environment
+from covey.runs.environment import git_state, without_secrets
 from covey.runs.jsonl import encode, read_lines
+
+
+def new_header(
+    *,
+    name: str,
+    settings: Mapping[str, Any],
+    rewards: Mapping[str, float],
+    model: Mapping[str, Any] | None,
+    dataset: Mapping[str, Any] | None,
+    plan: Sequence[tuple[str, str]],
+    environment: Mapping[str, Any] | None,
+    git: Mapping[str, Any] | None,
+    record_completions: float,
+    max_steps: int | None,
+) -> dict[str, Any]:
+    """The head of a run that starts now; see `schema.RUN_FIELDS`. Environment and git are found out where they are None."""
+    return {
+        "version": schema.VERSION,
+        "name": name,
+        "started": time.time(),
+        "settings": without_secrets(settings),
+        "rewards": dict(rewards),
+        "model": dict(model or {}),
+        "dataset": dict(dataset or {}),
+        "plan": [list(row) for row in plan],
+        "environment": dict(environment) if environment is not None else find_environment(),
+        "git": dict(git) if git is not None else git_state(),
+        "record_completions": record_completions,
+        "max_steps": max_steps,
+    }
 
 
 def write_header(folder: Path, header: Mapping[str, Any]) -> None:

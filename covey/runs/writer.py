@@ -24,10 +24,16 @@ from typing import Any, Literal
 from covey.errors import CoveyWarning
 from covey.groups import Prompt, ScoredGroup
 from covey.runs import schema, segments
-from covey.runs.environment import environment as find_environment
-from covey.runs.environment import git_state, process_facts, without_secrets
+from covey.runs.environment import process_facts
 from covey.runs.group_statistics import group_statistics
-from covey.runs.header import completions_share, move_aside, read_header, settings_changes, write_header
+from covey.runs.header import (
+    completions_share,
+    move_aside,
+    new_header,
+    read_header,
+    settings_changes,
+    write_header,
+)
 from covey.runs.jsonl import JsonLines
 from covey.runs.resume import drop_after, evaluation_file
 from covey.runs.rows import group_line, table
@@ -96,23 +102,25 @@ class RunWriter:
         if not is_resumed:
             move_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        header: dict[str, Any] = {
-            "version": schema.VERSION,
-            "name": name or folder.resolve().parent.name,
-            "started": time.time(),
-            "settings": without_secrets(settings),
-            "rewards": dict(rewards),
-            "model": dict(model or {}),
-            "dataset": dict(dataset or {}),
-            "plan": [list(row) for row in plan],
-            "environment": dict(environment) if environment is not None else find_environment(),
-            "git": dict(git) if git is not None else git_state(),
-            "record_completions": share,
-            "max_steps": max_steps,
-        }
+        header = new_header(
+            name=name or folder.resolve().parent.name,
+            settings=settings,
+            rewards=rewards,
+            model=model,
+            dataset=dataset,
+            plan=plan,
+            environment=environment,
+            git=git,
+            record_completions=share,
+            max_steps=max_steps,
+        )
         if is_resumed:
             assert resume_step is not None
             return cls._resume(folder, header, resume_step, task_column)
+        return cls._begin(folder, header, task_column)
+
+    @classmethod
+    def _begin(cls, folder: Path, header: dict[str, Any], task_column: str) -> RunWriter:
         write_header(folder, header)
         writer = cls(folder, header, task_column)
         writer.event("started", f"Run {header['name']!r} started.", **process_facts())

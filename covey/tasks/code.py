@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from covey.errors import DatasetError
 from covey.tasks.blocks import closing_block
 from covey.tasks.expression import Expression, ExpressionError, parse
+from covey.tasks.levels import level_of
 from covey.tasks.split import Split, draw_distinct
 
 HEADER = "def f(x):"
@@ -100,9 +100,8 @@ def code_puzzles(
     Raises:
         DatasetError: an unknown level or split, or more functions than the level has.
     """
-    if level not in LEVELS:
-        raise DatasetError(f"level is {level!r}. Expected one of {', '.join(map(repr, LEVELS))}.")
-    return draw_distinct(lambda rng: draw_puzzle(rng, *LEVELS[level]), count, f"code {level} {seed}", split)
+    fewest, most = level_of(LEVELS, level)
+    return draw_distinct(lambda rng: draw_puzzle(rng, fewest, most), count, f"code {level} {seed}", split)
 
 
 def code_rows(

@@ -11,9 +11,9 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
-from covey.errors import DatasetError
 from covey.tasks.blocks import closing_block
 from covey.tasks.expression import ExpressionError, parse
+from covey.tasks.levels import level_of
 from covey.tasks.split import Split, draw_distinct
 
 
@@ -70,11 +70,8 @@ def countdown_puzzles(
     Raises:
         DatasetError: an unknown level or split, or more puzzles than the level has.
     """
-    if level not in LEVELS:
-        raise DatasetError(f"level is {level!r}. Expected one of {', '.join(map(repr, LEVELS))}.")
-    return draw_distinct(
-        lambda rng: draw_puzzle(rng, LEVELS[level]), count, f"countdown {level} {seed}", split
-    )
+    chosen = level_of(LEVELS, level)
+    return draw_distinct(lambda rng: draw_puzzle(rng, chosen), count, f"countdown {level} {seed}", split)
 
 
 def countdown_rows(

@@ -1,5 +1,7 @@
 """`covey quickstart` from beginning to end: a short run always, the whole one on request."""
 
+import contextlib
+import io
 import re
 from pathlib import Path
 
@@ -15,19 +17,26 @@ def accuracies(line):
     return {task: tuple(map(int, numbers)) for task, *numbers in found}
 
 
-def quickstart(capfd, *words):
+def quickstart(*words):
     """Its exit code, what it printed, and the accuracies of its last two lines about them."""
-    code = main(["quickstart", *map(str, words)])
-    out = capfd.readouterr().out
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = main(["quickstart", *map(str, words)])
+    out = printed.getvalue()
     before, after = (re.findall(rf"^{when}: .*$", out, re.MULTILINE)[-1] for when in ("Before", "After"))
     return code, out, accuracies(before), accuracies(after)
 
 
-def test_a_short_run_measures_trains_saves_and_says_what_comes_next(tmp_path, capfd):
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """The folder of a run of two steps, and what `quickstart` gives for it."""
+    run = tmp_path_factory.mktemp("quickstart") / "run"
+    return run, *quickstart("--steps", 2, "--out", run)
+
+
+def test_a_short_run_measures_trains_saves_and_says_what_comes_next(short):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    run = tmp_path / "run"
-    code, out, before, after = quickstart(capfd, "--steps", 2, "--out", run)
+    run, code, out, before, after = short
 
     assert code == 0
     for measured in (before, after):
@@ -40,8 +49,8 @@ def test_a_short_run_measures_trains_saves_and_says_what_comes_next(tmp_path, ca
     assert main(["report", str(run)]) == 0 and (run / "report.html").exists()
 
 
-def test_the_policy_starts_with_much_to_learn_and_something_to_learn_from(tmp_path, capfd):
-    _, _, before, _ = quickstart(capfd, "--steps", 1, "--out", tmp_path / "run")
+def test_the_policy_starts_with_much_to_learn_and_something_to_learn_from(short):
+    _, _, _, before, _ = short
 
     assert all(10 < mean < 40 for mean, _, _ in before.values())
 
@@ -57,8 +66,8 @@ def test_the_bundled_models_are_small_and_packaged():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_grpo_alone_teaches_both_checkable_tasks(seed, tmp_path, capfd):
-    _, _, before, after = quickstart(capfd, "--seed", seed, "--out", tmp_path / "run")
+def test_grpo_alone_teaches_both_checkable_tasks(seed, tmp_path):
+    _, _, before, after = quickstart("--seed", seed, "--out", tmp_path / "run")
 
     for task, (mean, _, high) in before.items():
         assert after[task][0] >= mean + 25

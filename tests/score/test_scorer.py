@@ -5,8 +5,9 @@ import math
 import pytest
 
 from covey.rewards.contract import Reward
+from covey.score.counts import completion_metrics
 from covey.score.estimators import estimator
-from covey.score.scorer import Scorer, completion_metrics
+from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from tests.ranks import on_ranks
 

@@ -24,7 +24,7 @@ def half_hopeless(completion_ids, hopeless, **_):
 
 def rows_trained(trainer):
     """Groups of each step's micro-batches, by their advantages."""
-    return [float(b.advantages.abs().max()) for b in trainer._step_batches]
+    return [float(b.advantages.abs().max()) for b in trainer.updater.batches]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -34,12 +34,12 @@ def test_every_step_is_full_of_groups_with_a_signal(tmp_path, stream):
     trainer = make(folder, tmp_path / "run", half_hopeless, dataset, **SETTINGS, dynamic_sampling_rounds=12)
     seen = []
 
-    def step(batches, *_):
+    def step(model, batches, *more):
         seen.append(list(batches))
-        return original(batches)
+        return original(model, batches, *more)
 
-    original = trainer._with_logprobs
-    trainer._with_logprobs = step
+    original = trainer.updater.prepared
+    trainer.updater.prepared = step
     trainer.train()
     for batches in seen:
         groups = {g for b in batches for g in b.groups}
@@ -61,7 +61,7 @@ def test_what_stays_without_a_signal_counts_in_the_denominator(tmp_path):
     plain = Recorder(lambda ids: [0.0] * len(ids))
     trainer = make(folder, tmp_path / "a", [half_hopeless, plain], dataset, **{**SETTINGS, "max_steps": 1})
     trainer.train()
-    batch = trainer._step_batches[0]
+    batch = trainer.updater.batches[0]
     assert batch.num_rows + batch.num_dropped == 8
 
 

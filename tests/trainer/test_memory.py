@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from covey.errors import ConfigError, CoveyWarning
+from covey.update.budget import Budget
+from covey.update.repetition import Repetition
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, config, make, rows
 
@@ -51,7 +53,7 @@ def test_a_step_that_ran_out_of_memory_is_repeated(tmp_path, error, loss_type):
     plain = trained(tmp_path, "plain", loss_type=loss_type, beta=0.1)
 
     def change(trainer):
-        trainer.forward = Small(trainer.forward, 3, error)
+        trainer.updater.forward = Small(trainer.updater.forward, 3, error)
 
     with pytest.warns(
         CoveyWarning, match=r"ran out of memory with 8 completion.*Set max_tokens_per_forward="
@@ -85,7 +87,9 @@ def test_gradients_of_a_failed_pass_are_taken_away(tmp_path):
 
 def test_a_completion_that_does_not_fit_alone_is_an_error(tmp_path):
     def change(trainer):
-        trainer.forward = Small(trainer.forward, 0, torch.OutOfMemoryError("CUDA out of memory."))
+        trainer.updater.forward = Small(
+            trainer.updater.forward, 0, torch.OutOfMemoryError("CUDA out of memory.")
+        )
 
     with (
         pytest.warns(CoveyWarning, match="ran out of memory"),
@@ -94,21 +98,22 @@ def test_a_completion_that_does_not_fit_alone_is_an_error(tmp_path):
         trained(tmp_path, "small", change)
 
 
-def test_several_processes_cannot_repeat_a_step(tmp_path, monkeypatch):
-    trainer = make(tiny_policy(tmp_path / "m"), tmp_path / "a", Recorder(by_length), rows(16), **SETTINGS)
-    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+def test_several_processes_cannot_repeat_a_step():
+    repetition = Repetition(Budget(), lambda: 3, print, rank=0, ranks=2)
 
     def work():
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     batch = type("Batch", (), {"num_rows": 8})
-    with pytest.raises(torch.OutOfMemoryError, match=r"process 0.*Other processes are waiting"):
-        trainer._with_memory(work, batch)
+    with pytest.raises(torch.OutOfMemoryError, match=r"Step 3 .* process 0.*Other processes are waiting"):
+        repetition.attempt(work, batch)
 
 
 def test_other_errors_come_through(tmp_path):
     def change(trainer):
-        trainer.forward = Small(trainer.forward, 3, RuntimeError("shapes cannot be multiplied"))
+        trainer.updater.forward = Small(
+            trainer.updater.forward, 3, RuntimeError("shapes cannot be multiplied")
+        )
 
     with pytest.raises(RuntimeError, match="shapes"):
         trained(tmp_path, "small", change)
@@ -118,8 +123,8 @@ def test_a_limit_of_tokens_changes_the_passes_and_not_the_step(tmp_path):
     seen = []
 
     def change(trainer):
-        trainer.forward = Small(trainer.forward, 99, None)
-        seen.append(trainer.forward.sizes)
+        trainer.updater.forward = Small(trainer.updater.forward, 99, None)
+        seen.append(trainer.updater.forward.sizes)
 
     plain = trained(tmp_path, "plain", change, num_iterations=2, beta=0.1)
     small = trained(tmp_path, "small", change, num_iterations=2, beta=0.1, max_tokens_per_forward=20)

@@ -155,7 +155,7 @@ def test_an_ambiguous_text_is_trained_on_the_ids_that_were_sampled(tmp_path):
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
     recorder = Recorder(by_length)
     trainer = train(folder, tmp_path, recorder, rows())
-    batch = trainer._step_batches[0]
+    batch = trainer.updater.batches[0]
     assert [list(c) for c in batch.completions] == recorder.all("ids")
     assert torch.equal(batch.targets, torch.tensor([i for ids in recorder.all("ids") for i in ids]))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from covey.errors import RewardError
 from covey.groups import PromptContent
@@ -27,8 +27,11 @@ class _CodeReward:
     """Makes a job of each completion, runs them, and turns grades into numbers."""
 
     pure = True
+    _name: ClassVar[str]
 
-    def __init__(self, name: str, scoring: Scoring, sandbox: Sandbox | None, tests: str) -> None:
+    def __init__(
+        self, scoring: Scoring = "share", sandbox: Sandbox | None = None, tests: str = "tests"
+    ) -> None:
         if scoring not in ("share", "all"):
             raise ValueError(
                 f"scoring={scoring!r}: 'share' pays the share of tests passed, 'all' all or nothing."
@@ -36,7 +39,7 @@ class _CodeReward:
         self.scoring = scoring
         self._sandbox = sandbox
         self.tests = tests
-        self.__name__ = name
+        self.__name__ = self._name
 
     @property
     def sandbox(self) -> Sandbox:
@@ -92,6 +95,8 @@ class CallTests(_CodeReward):
     A row without tests is not applicable: None.
     """
 
+    _name = "call_tests"
+
     def __init__(
         self,
         scoring: Scoring = "share",
@@ -99,7 +104,7 @@ class CallTests(_CodeReward):
         tests: str = "tests",
         entry_point: str = "entry_point",
     ) -> None:
-        super().__init__("call_tests", scoring, sandbox, tests)
+        super().__init__(scoring, sandbox, tests)
         self.entry_point = entry_point
 
     def _job(self, code: str, row: Mapping[str, Any]) -> Job:
@@ -131,10 +136,7 @@ class StdioTests(_CodeReward):
     A row without tests is not applicable: None.
     """
 
-    def __init__(
-        self, scoring: Scoring = "share", sandbox: Sandbox | None = None, tests: str = "tests"
-    ) -> None:
-        super().__init__("stdio_tests", scoring, sandbox, tests)
+    _name = "stdio_tests"
 
     def _job(self, code: str, row: Mapping[str, Any]) -> Job:
         given = row[self.tests]
@@ -168,6 +170,8 @@ class AssertTests(_CodeReward):
     A row without tests is not applicable: None.
     """
 
+    _name = "assert_tests"
+
     def __init__(
         self,
         scoring: Scoring = "share",
@@ -176,7 +180,7 @@ class AssertTests(_CodeReward):
         entry_point: str = "entry_point",
         setup: str = "test_setup_code",
     ) -> None:
-        super().__init__("assert_tests", scoring, sandbox, tests)
+        super().__init__(scoring, sandbox, tests)
         self.entry_point, self.setup = entry_point, setup
 
     def _job(self, code: str, row: Mapping[str, Any]) -> Job:

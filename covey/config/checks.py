@@ -1,0 +1,159 @@
+"""Checks of the settings of a run: each alone, and those that contradict one another.
+
+Raises:
+    ConfigError: a setting is wrong.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainingArguments
+
+from covey.config.fields import defaults
+from covey.config.values import at_least, not_negative, one_of, within
+from covey.effects import without_effect
+from covey.errors import ConfigError, CoveyWarning
+from covey.loss_types import LOSS_TYPES
+
+if TYPE_CHECKING:
+    from covey.config.grpo import GRPOConfig
+
+SCALES = ("group", "batch", "none")
+AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
+ESTIMATORS = ("grpo", "rloo", "leave_one_out", "reinforce_pp", "maxrl", "opo", "pass_at_k")
+LEVELS = ("token", "sequence", "sequence_token")
+CORRECTION_MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+TRUNCATED_COUNTS = ("sequences", "tokens_and_sequences", "none")
+
+WITHOUT_EFFECT = {
+    "label_smoothing_factor": "there are no labels",
+    "prediction_loss_only": "evaluation computes no loss",
+    "batch_eval_metrics": "evaluation computes no loss",
+    "auto_find_batch_size": "the batch size is part of the plan",
+    "train_sampling_strategy": "prompts are drawn by shuffle_dataset",
+    "group_by_length": "prompts are drawn by shuffle_dataset",
+    "dataloader_drop_last": "what does not fill a round of sampling is always left out",
+    "neftune_noise_alpha": "noise on the embeddings would make ratios and KL meaningless",
+}
+"""Settings of TrainingArguments that GRPO does not use, and why."""
+
+
+def check_sample(config: GRPOConfig) -> None:
+    at_least("num_generations", config.num_generations, 2, "a completion is judged against its siblings")
+    if config.num_generations_eval is not None:
+        at_least("num_generations_eval", config.num_generations_eval, 1)
+    if config.max_prompt_length is not None:
+        at_least("max_prompt_length", config.max_prompt_length, 1)
+    at_least("max_completion_length", config.max_completion_length, 1)
+    if config.num_completions_to_print is not None:
+        at_least("num_completions_to_print", config.num_completions_to_print, 0)
+    one_of("display", config.display, ("auto", "live", "plain"))
+    one_of("overlong_prompts", config.overlong_prompts, ("truncate", "drop", "error"))
+    if not 0.01 <= config.temperature < float("inf"):
+        raise ConfigError(
+            f"temperature is {config.temperature}; it must be at least 0.01. Towards 0 sampling becomes greedy, all "
+            "completions of a prompt are the same, and there is nothing to learn from."
+        )
+    within("top_p", config.top_p, 0.0, 1.0)
+    within("min_p", config.min_p or 0.0, 0.0, 1.0)
+    if config.top_k < 0:
+        raise ConfigError(f"top_k is {config.top_k}; give the number of tokens to sample from, 0 for all.")
+    if config.repetition_penalty <= 0:
+        raise ConfigError(
+            f"repetition_penalty is {config.repetition_penalty}; it must be positive, 1 for none."
+        )
+    if config.top_p < 1.0 or config.top_k or config.min_p or config.repetition_penalty != 1.0:
+        warnings.warn(
+            "Completions are drawn from another distribution than the one the loss is computed for (top_p, top_k, min_p "
+            "or repetition_penalty): the ratio of the update is biased by as much. Leave them at their defaults unless "
+            "you need them.",
+            CoveyWarning,
+            stacklevel=4,
+        )
+
+
+def check_score(config: GRPOConfig) -> None:
+    at_least("dynamic_sampling_rounds", config.dynamic_sampling_rounds, 1)
+    if isinstance(config.scale_rewards, bool):
+        config.scale_rewards = "group" if config.scale_rewards else "none"
+    one_of("scale_rewards", config.scale_rewards, SCALES)
+    one_of("multi_objective_aggregation", config.multi_objective_aggregation, AGGREGATIONS)
+    one_of("advantage_estimator", config.advantage_estimator, ESTIMATORS)
+    one_of("truncated_in_denominator", config.truncated_in_denominator, TRUNCATED_COUNTS)
+
+
+def check_update(config: GRPOConfig) -> None:
+    one_of("loss_type", config.loss_type, tuple(LOSS_TYPES))
+    one_of("cispo_bound", config.cispo_bound, ("absolute", "relative"))
+    one_of("importance_sampling_level", config.importance_sampling_level, LEVELS)
+    for name in ("epsilon", "epsilon_high"):
+        not_negative(name, getattr(config, name), "a distance from 1")
+    if config.loss_type == "cispo" and config.epsilon_high is None:
+        raise ConfigError(
+            "loss_type='cispo' needs epsilon_high, the bound of the weights. With cispo_bound='absolute' (TRL's "
+            "convention) they are capped at epsilon_high itself, for example 5; with 'relative' (the paper's) at "
+            "1 + epsilon_high."
+        )
+    upper = 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
+    if config.delta is not None and config.delta <= upper:
+        raise ConfigError(
+            f"delta is {config.delta}; it caps ratios beyond the upper clip bound and must be above {upper:g}."
+        )
+    for name in ("sapo_temperature_pos", "sapo_temperature_neg"):
+        if getattr(config, name) <= 0:
+            raise ConfigError(f"{name} is {getattr(config, name)}; it must be positive.")
+    if config.covariance_low >= config.covariance_high:
+        raise ConfigError(
+            f"covariance_low is {config.covariance_low} and covariance_high {config.covariance_high}; the first must be "
+            "below the second."
+        )
+    at_least("num_iterations", config.num_iterations, 1)
+    at_least("max_nonfinite_steps", config.max_nonfinite_steps, 1)
+    if config.max_tokens_per_forward is not None:
+        at_least("max_tokens_per_forward", config.max_tokens_per_forward, 1)
+    within("ref_model_mixup_alpha", config.ref_model_mixup_alpha, 0.0, 1.0)
+    at_least("ref_model_sync_steps", config.ref_model_sync_steps, 1)
+
+
+def check_weights_of_terms(config: GRPOConfig) -> None:
+    for name in ("beta", "entropy_coef_min", "entropy_coef_delta", "dppo_kl_coef", "kl_cov_coef"):
+        not_negative(name, getattr(config, name), "the weight of a term")
+    one_of("kl_estimator", config.kl_estimator or "k3", ("k1", "k2", "k3"))
+    for name in ("top_entropy_quantile", "covariance_share"):
+        within(name, getattr(config, name), 0.0, 1.0)
+        if not getattr(config, name):
+            raise ConfigError(f"{name} is 0; it is a share of the tokens, and none would be left.")
+    if config.use_adaptive_entropy:
+        within("entropy_coef", config.entropy_coef, config.entropy_coef_min, config.entropy_coef_max)
+
+
+def check_sampler_correction(config: GRPOConfig) -> None:
+    one_of("importance_sampling_mode", config.importance_sampling_mode, CORRECTION_MODES)
+    cap, floor = config.importance_sampling_cap, config.importance_sampling_floor
+    if (cap is not None and cap < 1) or (floor is not None and not 0 <= floor <= 1):
+        raise ConfigError(
+            f"importance_sampling_cap is {cap} and importance_sampling_floor {floor}; a sampler that agrees with the "
+            "trainer has weight 1, which must lie between the two."
+        )
+    if config.off_policy_mask_threshold is not None:
+        not_negative("off_policy_mask_threshold", config.off_policy_mask_threshold, "a drift in nats")
+
+
+def check_no_effect(config: GRPOConfig) -> None:
+    """Settings of TrainingArguments that GRPO does not use must not look as if they did something."""
+    for name, reason in WITHOUT_EFFECT.items():
+        default = next((f.default for f in fields(TrainingArguments) if f.name == name), None)
+        if getattr(config, name, default) not in (default, None):
+            raise ConfigError(f"{name}={getattr(config, name)!r} has no effect in GRPO: {reason}. Unset it.")
+    message = without_effect(config, defaults(type(config)) | _says_what_it_does(config))
+    if message is not None:
+        raise ConfigError(message)
+
+
+def _says_what_it_does(config: GRPOConfig) -> dict[str, Any]:
+    """LUSPO always takes the ratio of the sequence; TRL's scripts say so."""
+    says_so = config.loss_type == "luspo" and config.importance_sampling_level == "sequence"
+    return {"importance_sampling_level": "sequence"} if says_so else {}

@@ -1,0 +1,261 @@
+"""GRPOConfig: the table of a run's settings, with TRL's names and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import TrainingArguments
+
+from covey.config import checks, resolving
+from covey.config.checks import CORRECTION_MODES, ESTIMATORS
+from covey.config.fields import checks_names, help_text
+from covey.loss_types import LOSS_TYPES
+
+
+@checks_names
+@dataclass
+class GRPOConfig(TrainingArguments):
+    """Settings of a GRPO run: everything in `transformers.TrainingArguments`, and what follows.
+
+    Completions are the unit: `per_device_train_batch_size` counts completions per forward pass. `covey.plan.Plan` says
+    what a set of numbers means.
+
+    Raises:
+        ConfigError: a wrong or misspelt setting, or two that contradict one another.
+    """
+
+    # --- defaults of TrainingArguments that GRPO changes
+    learning_rate: float = help_text(1e-6, "Initial learning rate of the optimizer.")
+    logging_steps: float = help_text(10, "Log every so many optimizer steps.")
+    bf16: bool | None = help_text(  # type: ignore[assignment]
+        None,
+        "Compute in bfloat16, weights and optimizer in float32. Default: where a GPU does it in hardware.",
+    )
+    gradient_checkpointing: bool | None = help_text(
+        None, "Recompute activations in the backward pass instead of keeping them. Default: on."
+    )
+    remove_unused_columns: bool | None = help_text(  # type: ignore[assignment]
+        False, "No effect: all columns reach the rewards."
+    )
+    resume_from_checkpoint: str | None = help_text(
+        None,
+        "What train() goes on from where it is not told: 'true' (the last whole checkpoint), 'auto' (the same, or start), "
+        "or a folder.",
+    )
+    restore_callback_states_from_checkpoint: bool = help_text(
+        True, "A resumed run goes on with the patience of early stopping and the like."
+    )
+
+    # --- model
+    model_init_kwargs: dict[str, Any] | str | None = help_text(
+        None, "Arguments for from_pretrained, when the model is given by name. `dtype` defaults to float32."
+    )
+    trust_remote_code: bool = help_text(False, "Run code that comes with the model.")
+    disable_dropout: bool = help_text(
+        True, "No dropout anywhere, so that the ratio is 1 and the KL is 0 before the first update."
+    )
+    strict_hardware: bool = help_text(
+        False, "Raise where the hardware lacks what is asked for, instead of falling back."
+    )
+
+    # --- sample
+    num_generations: int = help_text(8, "Completions per prompt. At least 2.")
+    num_generations_eval: int | None = help_text(
+        None, "Completions per prompt in evaluation. Default: num_generations."
+    )
+    max_prompt_length: int | None = help_text(
+        None, "Tokens a prompt may have. Default: what the context holds."
+    )
+    overlong_prompts: str = help_text(
+        "truncate",
+        "Prompts above max_prompt_length: cut the user's words from the left, 'drop' the row, or 'error'.",
+    )
+    max_completion_length: int = help_text(512, "Tokens a completion may have.")
+    shuffle_dataset: bool = help_text(
+        True, "Another order of the prompts in each epoch. A stream keeps its order."
+    )
+    generation_batch_size: int | None = help_text(None, "Completions sampled at once, over all processes.")
+    steps_per_generation: int | None = help_text(
+        None, "Micro-batches sampled at once, per process. Default: gradient_accumulation_steps."
+    )
+    temperature: float = help_text(1.0, "Sampling temperature; the loss uses the same.")
+    top_p: float = help_text(1.0, "Sample from the most probable tokens that hold this probability; 1: all.")
+    top_k: int = help_text(0, "Sample from this many most probable tokens; 0: all.")
+    min_p: float | None = help_text(None, "Sample from tokens this probable relative to the most probable.")
+    repetition_penalty: float = help_text(1.0, "Above 1: tokens seen before become less probable.")
+    generation_kwargs: dict[str, Any] | str | None = help_text(
+        None, "More sampling options: min_new_tokens, suppress_tokens, stop_strings, bad_words_ids, ..."
+    )
+    chat_template_kwargs: dict[str, Any] | str | None = help_text(
+        None, "More arguments for the chat template; a column of this name adds to them row by row."
+    )
+    keep_special_tokens: bool = help_text(
+        False, "Rewards see special tokens other than end and padding in the text."
+    )
+    eval_generation_kwargs: dict[str, Any] | str | None = help_text(
+        None,
+        "Sampling options of evaluation that differ from training: temperature, top_p, top_k, min_p, do_sample=False, ...",
+    )
+    use_vllm: bool = help_text(False, "Not available yet: the native engine samples instead, with a warning.")
+
+    # --- score
+    reward_weights: list[float] | None = help_text(None, "One weight per reward. Default: 1 each.")
+    advantage_estimator: str = help_text(
+        "grpo", f"What a completion is measured against: {', '.join(ESTIMATORS)}."
+    )
+    multi_objective_aggregation: str = help_text(
+        "sum_then_normalize", "Sum the rewards, then normalise; or 'normalize_then_sum' (GDPO)."
+    )
+    scale_rewards: str | bool = help_text(
+        "group", "Divide advantages by the deviation of the 'group', of the 'batch', or by nothing ('none')."
+    )
+    truncated_reward: float | None = help_text(
+        None,
+        "Reward of completions that hit the length limit, in place of what they earned. Default: what they earned.",
+    )
+    truncated_in_baseline: bool = help_text(
+        True,
+        "Completions that hit the length limit count in mean and spread of their group; else they get advantage 0.",
+    )
+
+    dynamic_sampling: bool = help_text(
+        False, "Replace groups whose rewards all agree by fresh prompts, before the update."
+    )
+    dynamic_sampling_rounds: int = help_text(3, "Sample so many times more at most.")
+    dynamic_sampling_rewards: list[str] | None = help_text(
+        None,
+        "Names of the task rewards, which decide whether a group teaches something. Default: all rewards.",
+    )
+
+    # --- update
+    loss_type: str = help_text("dapo", f"The loss, and how it is summed up: {', '.join(LOSS_TYPES)}.")
+    epsilon: float = help_text(
+        0.2, "Ratios below 1 - epsilon are clipped; above 1 + epsilon too, unless epsilon_high is set."
+    )
+    epsilon_high: float | None = help_text(
+        None, "Ratios above 1 + epsilon_high are clipped. Default: epsilon."
+    )
+    delta: float | None = help_text(
+        None, "Ratios of tokens with negative advantage are capped here (two-sided clipping)."
+    )
+    importance_sampling_level: str = help_text(
+        "token", "Ratio of the 'token', of the 'sequence' (GSPO), or 'sequence_token' (GSPO-token)."
+    )
+    cispo_bound: str = help_text(
+        "absolute",
+        "With cispo, weights are capped at epsilon_high ('absolute') or 1 + epsilon_high ('relative').",
+    )
+    sapo_temperature_pos: float = help_text(1.0, "Temperature of SAPO's gate for positive advantages.")
+    sapo_temperature_neg: float = help_text(1.05, "Temperature of SAPO's gate for all others.")
+    vespo_k_pos: float = help_text(2.0, "k of VESPO's weight for positive advantages.")
+    vespo_lambda_pos: float = help_text(3.0, "λ of VESPO's weight for positive advantages.")
+    vespo_k_neg: float = help_text(3.0, "k of VESPO's weight for negative advantages.")
+    vespo_lambda_neg: float = help_text(2.0, "λ of VESPO's weight for negative advantages.")
+    dppo_kl_coef: float = help_text(1e-3, "Weight of (l - b)² in DPPO.")
+    covariance_share: float = help_text(2e-4, "Share of the tokens that clip_cov and kl_cov act on.")
+    covariance_low: float = help_text(1.0, "clip_cov acts on covariances of at least this.")
+    covariance_high: float = help_text(5.0, "clip_cov acts on covariances of at most this.")
+    kl_cov_coef: float = help_text(1.0, "Weight of kl_cov's penalty.")
+    beta: float = help_text(0.0, "Weight of the KL divergence to the reference; 0: no reference is kept.")
+    kl_in_reward: bool = help_text(
+        False, "Take the divergence off the reward instead of adding it to the loss."
+    )
+    kl_estimator: str | None = help_text(
+        None,
+        "'k1', 'k2' or 'k3'. Default: k3 in the loss, k1 in the reward; there their gradients are unbiased.",
+    )
+    use_bias_correction_kl: bool = help_text(
+        True, "Weigh the KL estimate by the ratio, so that its gradient is unbiased."
+    )
+    entropy_coef: float = help_text(
+        0.0, "Weight of the entropy bonus; with use_adaptive_entropy, where it starts."
+    )
+    use_adaptive_entropy: bool = help_text(
+        False, "Move the weight of the entropy bonus towards entropy_target."
+    )
+    entropy_target: float = help_text(
+        0.2, "Entropy, in nats per token, at or below which the bonus is given."
+    )
+    entropy_coef_delta: float = help_text(0.005, "How far the weight moves in a step.")
+    entropy_coef_min: float = help_text(0.0, "Least weight.")
+    entropy_coef_max: float = help_text(1.0, "Largest weight.")
+    top_entropy_quantile: float = help_text(
+        1.0, "Only this share of the tokens, those of highest entropy, has a policy loss; 1: all."
+    )
+    importance_sampling_correction: bool = help_text(
+        True, "Weigh tokens for what the sampler computed differently. Exactly 1 where it did not."
+    )
+    importance_sampling_mode: str = help_text("token_truncate", f"How: {', '.join(CORRECTION_MODES)}.")
+    importance_sampling_cap: float | None = help_text(2.0, "Largest weight; None: no limit.")
+    importance_sampling_floor: float | None = help_text(None, "Least weight; None: no limit.")
+    vllm_importance_sampling_correction: bool | None = help_text(
+        None, "The same as importance_sampling_correction."
+    )
+    vllm_importance_sampling_mode: str | None = help_text(None, "The same as importance_sampling_mode.")
+    vllm_importance_sampling_cap: float | None = help_text(None, "The same as importance_sampling_cap.")
+    vllm_importance_sampling_clip_max: float | None = help_text(None, "The same as importance_sampling_cap.")
+    vllm_importance_sampling_clip_min: float | None = help_text(
+        None, "The same as importance_sampling_floor."
+    )
+    off_policy_mask_threshold: float | None = help_text(
+        None,
+        "Completions with negative advantage that drifted further than this, in nats per token, are left out.",
+    )
+    num_iterations: int = help_text(1, "Passes over each sampled batch.")
+    mask_truncated_completions: bool = help_text(
+        False, "Completions that hit the length limit do not enter the loss."
+    )
+    truncated_in_denominator: str = help_text(
+        "sequences",
+        "Masked completions count in the denominators as 'sequences', as 'tokens_and_sequences', or not ('none').",
+    )
+    sync_ref_model: bool = help_text(False, "Move the reference towards the policy from time to time.")
+    ref_model_mixup_alpha: float = help_text(0.6, "Share of the policy in the new reference.")
+    ref_model_sync_steps: int = help_text(512, "Optimizer steps between two moves of the reference.")
+    max_tokens_per_forward: int | None = help_text(
+        None,
+        "Cut micro-batches so that a forward pass reads at most so many tokens, a group's prompt counted once; "
+        "None: only where memory runs out.",
+    )
+    activation_offloading: bool = help_text(
+        False, "Keep activations in the host's memory until the backward pass. Needs a GPU."
+    )
+    max_nonfinite_steps: int = help_text(
+        3, "Stop after so many steps in a row whose loss or gradient is not finite."
+    )
+
+    # --- record
+    record: bool = help_text(
+        True, "Leave a record of the run in output_dir/record: settings, steps, groups, events."
+    )
+    record_completions: str | float = help_text(
+        "all", "Whose texts are recorded: 'all', 'none', or a share of the groups between 0 and 1."
+    )
+    task_column: str = help_text("task", "Column that names the task of a row; metrics are kept for each.")
+    display: str = help_text(
+        "auto", "'live' draws in the terminal, 'plain' prints lines; 'auto': live on a terminal."
+    )
+    log_completions: bool = help_text(
+        False,
+        "Write every completion to completions.jsonl in output_dir, and a table of the last ones to the loggers of "
+        "report_to at each log.",
+    )
+    num_completions_to_print: int | None = help_text(
+        None, "Print so many of the last completions at each log. Default: none."
+    )
+
+    def __post_init__(self) -> None:
+        resolving.read_dicts(self)
+        resolving.resolve_checkpointing(self)
+        resolving.resolve_hardware(self)
+        if self.load_best_model_at_end and self.metric_for_best_model is None:
+            self.metric_for_best_model = "reward"
+        super().__post_init__()
+        resolving.read_aliases(self)
+        checks.check_sample(self)
+        checks.check_score(self)
+        checks.check_update(self)
+        checks.check_weights_of_terms(self)
+        checks.check_sampler_correction(self)
+        checks.check_no_effect(self)

@@ -1,0 +1,90 @@
+"""Settings that come in another form, by another name, or depend on the machine: what they mean here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from covey.config.fields import defaults
+from covey.errors import ConfigError
+from covey.hardware import computes_bf16, has_accelerator, use_instead
+
+if TYPE_CHECKING:
+    from covey.config.grpo import GRPOConfig
+
+ALIASES = {
+    "vllm_importance_sampling_correction": "importance_sampling_correction",
+    "vllm_importance_sampling_mode": "importance_sampling_mode",
+    "vllm_importance_sampling_cap": "importance_sampling_cap",
+    "vllm_importance_sampling_clip_max": "importance_sampling_cap",
+    "vllm_importance_sampling_clip_min": "importance_sampling_floor",
+}
+"""TRL's names of settings that have another name here."""
+
+
+def read_dicts(config: GRPOConfig) -> None:
+    """Dictionaries may come as JSON, from a command line."""
+    for name in (
+        "model_init_kwargs",
+        "generation_kwargs",
+        "eval_generation_kwargs",
+        "chat_template_kwargs",
+    ):
+        value = getattr(config, name)
+        if isinstance(value, str):
+            try:
+                setattr(config, name, json.loads(value))
+            except json.JSONDecodeError as error:
+                raise ConfigError(
+                    f"{name} is not a JSON object: {error}. It came as {value[:80]!r}."
+                ) from error
+
+
+def read_aliases(config: GRPOConfig) -> None:
+    default = defaults(type(config))
+    for alias, name in ALIASES.items():
+        value = getattr(config, alias)
+        if value is None:
+            continue
+        if getattr(config, name) not in (default[name], value):
+            raise ConfigError(
+                f"{alias}={value!r} and {name}={getattr(config, name)!r} are the same setting. Give one of them."
+            )
+        setattr(config, name, value)
+
+
+def resolve_checkpointing(config: GRPOConfig) -> None:
+    """transformers 5.24 calls it activation checkpointing; both names work here, and nothing warns."""
+    if not hasattr(config, "activation_checkpointing"):
+        config.gradient_checkpointing = config.gradient_checkpointing is not False
+        return
+    if config.activation_checkpointing is None:
+        config.activation_checkpointing = config.gradient_checkpointing is not False
+    if config.activation_checkpointing_kwargs is None:
+        config.activation_checkpointing_kwargs = config.gradient_checkpointing_kwargs
+    config.gradient_checkpointing = config.gradient_checkpointing_kwargs = None
+
+
+def resolve_hardware(config: GRPOConfig) -> None:
+    if not has_accelerator():
+        config.use_cpu = True
+    if config.activation_offloading and config.use_cpu:
+        use_instead(
+            "activation_offloading=True",
+            "activations are in the host's memory already",
+            "activation_offloading=False",
+            config.strict_hardware,
+        )
+        config.activation_offloading = False
+    if config.bf16 is None:
+        config.bf16 = not config.fp16 and not config.use_cpu and computes_bf16(on_cpu=False)
+    elif config.bf16 and not computes_bf16(config.use_cpu):
+        use_instead("bf16=True", "this machine has no bfloat16 arithmetic", "float32", config.strict_hardware)
+        config.bf16 = False
+    if config.fp16 and config.use_cpu:
+        use_instead("fp16=True", "float16 training needs a GPU", "float32", config.strict_hardware)
+        config.fp16 = False
+    if config.use_vllm:
+        use_instead(
+            "use_vllm=True", "Covey does not drive vLLM yet", "the native engine", config.strict_hardware
+        )

@@ -1,0 +1,121 @@
+"""What a trainer is given → the parts that it works with, loaded and checked before anything is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from covey import loading, setup
+from covey.config import GRPOConfig
+from covey.errors import ConfigError
+from covey.recording import Recording, resolved_display
+from covey.rewards.mixture import Mixture
+from covey.runs.environment import dataset_facts, model_facts
+from covey.sample.chat import decode_text, stop_ids
+from covey.sample.native import NativeEngine
+from covey.score.advantages import Scale
+from covey.score.estimators import estimator
+from covey.score.filters import carries_signal
+from covey.score.scorer import Judged, Scorer
+from covey.score.shaping import Shaping
+
+
+@dataclass(frozen=True)
+class Given:
+    """Which policy a trainer is given, and what belongs to it; see `covey.GRPOTrainer`."""
+
+    model: Any
+    processing_class: Any
+    peft_config: Any
+    model_init_kwargs: dict[str, Any] | None
+    quantization_config: Any
+
+    @property
+    def name(self) -> str:
+        return loading.model_name(self.model)
+
+    def default_settings(self) -> GRPOConfig:
+        """Those of a trainer that is given none."""
+        return GRPOConfig(output_dir=f"{Path(self.name).name or 'model'}-GRPO")
+
+
+def load_rewards(
+    args: GRPOConfig, functions: Any, tokenizers: Any, train_dataset: Any, eval_dataset: Any
+) -> tuple[Mixture, Mapping[str, float]]:
+    """The rewards and their weights by name; every column that they need is in the datasets."""
+    rewards = loading.load_rewards(functions, tokenizers, args.device)
+    weights = setup.reward_weights(rewards, args.reward_weights)
+    setup.check_columns(rewards, train_dataset, eval_dataset)
+    return rewards, weights
+
+
+def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[int, ...]]:
+    """The tokenizer, the policy with its adapter, and the ids that end a completion."""
+    tokenizer = loading.load_tokenizer(given.processing_class, given.model, args.trust_remote_code)
+    policy = loading.load_policy(
+        given.model,
+        setup.one_source(given.model_init_kwargs, args.model_init_kwargs),
+        trust_remote_code=args.trust_remote_code,
+        quantization_config=given.quantization_config,
+        strict_hardware=args.strict_hardware,
+    )
+    loading.check_causal(policy)
+    policy = loading.with_adapter(policy, given.peft_config, args.seed)
+    if args.disable_dropout:
+        loading.switch_off_dropout(policy)
+    more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id", ())
+    return tokenizer, policy, tuple(stop_ids(tokenizer, loading.generation_config(policy), more_ends))
+
+
+def make_engine(args: GRPOConfig, tokenizer: Any, ending: Sequence[int], autocast: Any) -> NativeEngine:
+    """The engine that samples; end and padding are no part of a completion's text."""
+    unsaid = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
+    return NativeEngine(lambda ids: decode_text(tokenizer, ids, unsaid, args.keep_special_tokens), autocast)
+
+
+def make_scorer(
+    args: GRPOConfig, rewards: Mixture, weights: Mapping[str, float], gather: Callable[[Any], list[Any]]
+) -> Scorer:
+    """What gives groups their scores and advantages."""
+    fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
+    estimate = estimator(
+        args.advantage_estimator, args.multi_objective_aggregation, cast(Scale, args.scale_rewards)
+    )
+    shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
+    return Scorer(rewards, fixed, estimate, gather, args.process_index, shaping)
+
+
+def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Judged], bool]:
+    """Whether a group teaches something, by the rewards that dynamic sampling looks at.
+
+    Raises:
+        ConfigError: one of them is not there.
+    """
+    named = args.dynamic_sampling_rewards
+    unknown = set(named or ()) - set(weights)
+    if unknown:
+        raise ConfigError(
+            f"dynamic_sampling_rewards names {', '.join(map(repr, sorted(unknown)))}; the rewards are "
+            f"{', '.join(map(repr, weights))}."
+        )
+    per_reward = args.multi_objective_aggregation == "normalize_then_sum"
+
+    def has_signal(judged: Judged) -> bool:
+        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in judged.scored.scores}
+        return carries_signal(judged.scored, heeded, per_reward)
+
+    return has_signal
+
+
+def make_recording(
+    args: GRPOConfig, plan: Any, weights: Mapping[str, float], policy: nn.Module, name: str, dataset: Any
+) -> Recording:
+    """The record of the run and its display."""
+    settings = {**args.to_dict(), "display": resolved_display(args.display)}
+    facts = {"model": model_facts(policy, name), "dataset": dataset_facts(dataset)}
+    assert args.output_dir is not None, "TrainingArguments fills it"
+    return Recording(args.output_dir, settings, weights, plan, facts)
