@@ -15,6 +15,7 @@ from torch import Tensor
 from covey.sample.arrangement import Arrangement, PromptSegment, Segment
 from covey.sample.attention import over_completion, over_prompt
 from covey.sample.cache import Cache
+from covey.sample.chunks import Part, SideBySide, chunks, side_by_side
 from covey.sample.pools import Pool
 from covey.sample.weights import Layer, Norm, Weights
 
@@ -175,7 +176,7 @@ class Llama:
     def _read_chunk(self, cache: Cache, parts: Sequence[Part], ids: Tensor) -> Tensor:
         positions = torch.cat([torch.arange(p.start, p.stop, device=ids.device) for p in parts])
         states, turns = self._embedded(ids), self._turns(positions)
-        batches = _batches(parts)
+        batches = side_by_side(parts)
         for number, layer in enumerate(self.weights.layers):
             queries, keys, values = self._heads(layer, states, turns)
             attended = torch.empty_like(queries)
@@ -259,60 +260,6 @@ class Llama:
     def _normed(self, states: Tensor, norm: Norm) -> Tensor:
         normed = F.rms_norm(states, (states.shape[-1],), norm.weight, norm.epsilon)
         return normed.to(self.weights.dtype)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Tokens `start` to `stop` - 1 of a prompt."""
-
-    prompt: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """Parts of prompts that start and stop at the same tokens, side by side in a chunk."""
-
-    prompts: list[int]
-    first: int
-    """First token of the chunk."""
-    start: int
-    stop: int
-
-
-def chunks(lengths: Sequence[tuple[int, int]], size: int) -> list[list[Part]]:
-    """Cut prompts into chunks of at most `size` tokens; prompts of equal length are side by side.
-
-    Args:
-        lengths: number and tokens of each prompt.
-    """
-    result: list[list[Part]] = [[]]
-    room = size
-    for prompt, length in sorted(lengths, key=lambda pair: (pair[1], pair[0])):
-        start = 0
-        while start < length:
-            # A prompt is cut only where it does not fit into a chunk of its own.
-            if room < min(length - start, size):
-                result.append([])
-                room = size
-            stop = min(length, start + room)
-            result[-1].append(Part(prompt, start, stop))
-            room -= stop - start
-            start = stop
-    return [parts for parts in result if parts]
-
-
-def _batches(parts: Sequence[Part]) -> list[SideBySide]:
-    batches: list[SideBySide] = []
-    first = 0
-    for part in parts:
-        if batches and (batches[-1].start, batches[-1].stop) == (part.start, part.stop):
-            batches[-1].prompts.append(part.prompt)
-        else:
-            batches.append(SideBySide([part.prompt], first, part.start, part.stop))
-        first += part.stop - part.start
-    return batches
 
 
 def _repeated(heads: Tensor, times: int) -> Tensor:
