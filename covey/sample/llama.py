@@ -88,7 +88,7 @@ class Llama:
         """Attention of queries of shape (rows · tokens, heads · head_dim); the result has the same shape."""
         tokens = step.places.shape[1]
         grouped = self._by_key(queries, tokens)
-        prompt = self._over_prompts(number, step.arrangement, grouped, tokens)
+        prompt = self._over_prompts(number, step.arrangement, grouped)
         parts = [
             self._over_segment(segment, number, length, mask, grouped, prompt)
             for segment, length, mask in zip(step.arrangement.segments, step.lengths, step.masks, strict=True)
@@ -133,7 +133,7 @@ class Llama:
         return over_completion(grouped, keys, values, mask, prompt)
 
     def _over_prompts(
-        self, number: int, arrangement: Arrangement, grouped: Tensor, tokens: int
+        self, number: int, arrangement: Arrangement, grouped: Tensor
     ) -> tuple[Tensor, Tensor] | None:
         """Results over the prompts and their log-sum-exp, in the order of the batch; None: prompts are not apart."""
         if not arrangement.prompts:
@@ -141,16 +141,15 @@ class Llama:
         parts = [self._over_prompt(number, segment, grouped) for segment in arrangement.prompts]
         out = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts])
         total = parts[0][1] if len(parts) == 1 else torch.cat([part[1] for part in parts])
-        back = arrangement.back(tokens)
-        return out.index_select(0, back).view(grouped.shape), total.index_select(0, back).view(
-            grouped.shape[:2]
-        )
+        back = arrangement.back
+        return out.index_select(0, back).view(grouped.shape), total.index_select(0, back)
 
     def _over_prompt(self, number: int, segment: PromptSegment, grouped: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = segment.keys[number], segment.values[number]
+        """Results and log-sum-exp, a row for each place of the segment: all queries of a row and head."""
         members = grouped.flatten(1).index_select(0, segment.members)
-        queries = members.view(*keys.shape[:2], -1, keys.shape[3])
-        return over_prompt(queries, keys, values, segment.mask)
+        keys, values = segment.keys[number], segment.values[number]
+        out, total = over_prompt(members.view(len(keys), -1, keys.shape[2]), keys, values, segment.mask)
+        return out.view(members.shape), total.view(len(members), -1)
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 
