@@ -16,8 +16,9 @@ from covey.sample.arrangement import Arrangement, PromptSegment, Segment
 from covey.sample.attention import over_completion, over_prompt
 from covey.sample.cache import Cache
 from covey.sample.chunks import Part, SideBySide, chunks, side_by_side
+from covey.sample.norms import Norm, rms_normed
 from covey.sample.pools import Pool
-from covey.sample.weights import Layer, Norm, Weights
+from covey.sample.weights import Layer, Weights
 
 
 @dataclass(frozen=True)
@@ -224,25 +225,27 @@ class Llama:
         return F.embedding(tokens, self.weights.embedding).float()
 
     def _turns(self, positions: Tensor) -> Tensor:
-        """Complex factors of queries and keys, shape (rows, heads, head_dim / 2)."""
-        return self.turns[positions][:, None] * self.scale
+        """Complex factors of queries, keys and values (which are not turned), shape (rows, heads, head_dim / 2)."""
+        turns = self.turns[positions][:, None] * self.scale
+        values = turns.new_ones(len(turns), self.weights.shape.kv_heads, turns.shape[2])
+        return torch.cat([turns, values], 1)
 
     def _heads(self, layer: Layer, states: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of shape (rows, heads · head_dim); keys and values of shape (rows, kv heads, head_dim)."""
         shape = self.weights.shape
         joined = layer.queries_keys_values(self._normed(states, layer.before_attention))
         joined = joined.view(len(states), -1, shape.head_dim)
-        turning, values = joined[:, : -shape.kv_heads], joined[:, -shape.kv_heads :]
-        turned = self._turned(self._head_normed(layer, turning.float()), turns).to(joined.dtype)
-        return turned[:, : shape.heads].flatten(1).contiguous(), turned[:, shape.heads :], values
+        # Values go along, by a factor of one: that costs less than to take them apart and copy the rest.
+        turned = self._turned(self._head_normed(layer, joined.float()), turns).to(joined.dtype)
+        queries, keys, values = turned.split([shape.heads, shape.kv_heads, shape.kv_heads], 1)
+        return queries.flatten(1).contiguous(), keys, values
 
     def _head_normed(self, layer: Layer, heads: Tensor) -> Tensor:
         if layer.query_norm is None or layer.key_norm is None:
             return heads
-        count, dim = self.weights.shape.heads, (self.weights.shape.head_dim,)
-        queries = F.rms_norm(heads[:, :count], dim, layer.query_norm.weight, layer.query_norm.epsilon)
-        keys = F.rms_norm(heads[:, count:], dim, layer.key_norm.weight, layer.key_norm.epsilon)
-        return torch.cat([queries, keys], 1)
+        shape = self.weights.shape
+        queries, keys, values = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], 1)
+        return torch.cat([rms_normed(queries, layer.query_norm), rms_normed(keys, layer.key_norm), values], 1)
 
     def _turned(self, heads: Tensor, turns: Tensor) -> Tensor:
         """Rotary positions (arXiv:2104.09864): pairs of numbers as complex numbers, turned by their angles, in place."""
@@ -257,8 +260,7 @@ class Llama:
         return layer.down(F.silu(gate).mul_(up))
 
     def _normed(self, states: Tensor, norm: Norm) -> Tensor:
-        normed = F.rms_norm(states, (states.shape[-1],), norm.weight, norm.epsilon)
-        return normed.to(self.weights.dtype)
+        return rms_normed(states, norm).to(self.weights.dtype)
 
 
 def _repeated(heads: Tensor, times: int) -> Tensor:
