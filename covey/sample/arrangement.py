@@ -10,7 +10,7 @@ their prompts in another order, prompt by prompt, so that all completions of a p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -41,10 +41,10 @@ class PromptSegment:
     """The prompts of one pool, and the rows of the batch that continue them."""
 
     keys: list[Tensor]
-    """Per layer, shape (width, heads, length, head_dim)."""
+    """Per layer, shape (width · heads, length, head_dim)."""
     values: list[Tensor]
     mask: Tensor | None
-    """Added to scores where prompts are shorter than `length`, shape (width, 1, 1, length)."""
+    """Added to scores where prompts are shorter than `length`, shape (width · heads, 1, length), float32."""
     members: Tensor
     """Row and head of the batch for each place, shape (width · heads · places)."""
     places: int
@@ -60,41 +60,21 @@ class Arrangement:
     is_hole: list[bool]
     segments: list[Segment]
     prompts: list[PromptSegment]
-    heads: int
-    queries_per_key: int
-    first_place: np.ndarray
-    """For each row of the batch, where its first query stands in the prompts' order, counted in rows of the batch."""
-    device: torch.device
-    _back: dict[int, Tensor] = field(default_factory=dict)
+    back: Tensor
+    """Where the result of each row and head stands in the prompts' order, shape (rows · heads)."""
 
     @property
     def size(self) -> int:
         return len(self.rows)
 
-    def back(self, tokens: int) -> Tensor:
-        """From the prompts' order to that of the batch, for so many tokens per sequence.
 
-        The prompts' results have the shape (places, tokens, queries per key, heads); the batch wants (rows, heads,
-        tokens, queries per key).
-        """
-        if tokens not in self._back:
-            per_place = tokens * self.queries_per_key
-            within = np.arange(per_place)[None, None, :] * self.heads + np.arange(self.heads)[None, :, None]
-            index = self.first_place[:, None, None] * per_place * self.heads + within
-            self._back[tokens] = torch.from_numpy(index.reshape(-1)).to(self.device)
-        return self._back[tokens]
-
-
-def arrange(
-    cache: Cache, prompt_of: Mapping[int, int] | np.ndarray, spare: int, queries_per_key: int
-) -> Arrangement:
+def arrange(cache: Cache, prompt_of: Mapping[int, int] | np.ndarray, spare: int) -> Arrangement:
     """The batch of everything that the cache holds.
 
     Args:
         prompt_of: row of the table → prompt.
         spare: row of the table that stands for holes.
     """
-    device = cache.layout.device
     rows: list[int] = []
     segments = []
     for pool in cache.completions.values():
@@ -102,12 +82,11 @@ def arrange(
         if width:
             segments.append(_segment(pool, len(rows), width))
             rows += [spare if owner is None else owner for owner in pool.owners[:width]]
-    first_place = np.zeros(len(rows), dtype=np.int64)
-    prompts = _prompt_segments(cache, rows, prompt_of, spare, first_place) if cache.shares_prompts else []
+    back = np.zeros((len(rows), cache.layout.heads), dtype=np.int64)
+    prompts = _prompt_segments(cache, rows, prompt_of, spare, back) if cache.shares_prompts else []
     is_hole = [row == spare for row in rows]
-    heads = cache.layout.heads
     return Arrangement(
-        rows, is_hole, segments, prompts, heads, queries_per_key, first_place, torch.device(device)
+        rows, is_hole, segments, prompts, torch.from_numpy(back.reshape(-1)).to(cache.layout.device)
     )
 
 
@@ -128,9 +107,10 @@ def _prompt_segments(
     rows: list[int],
     prompt_of: Mapping[int, int] | np.ndarray,
     spare: int,
-    first_place: np.ndarray,
+    back: np.ndarray,
 ) -> list[PromptSegment]:
-    """The prompts' order; fills in `first_place`."""
+    """The prompts' order; fills in `back`, of shape (rows, heads)."""
+    heads = np.arange(cache.layout.heads)
     members: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         if row != spare:
@@ -144,9 +124,10 @@ def _prompt_segments(
         table = np.zeros((width, places), dtype=np.int64)
         for slot, numbers in used.items():
             table[slot, : len(numbers)] = numbers
-            first_place[numbers] = start + slot * places + np.arange(len(numbers))
+            within = (slot * len(heads) + heads) * places + np.arange(len(numbers))[:, None]
+            back[numbers] = start + within
         segments.append(_prompt_segment(cache, pool, table, set(used)))
-        start += width * places
+        start += width * len(heads) * places
     return segments
 
 
@@ -164,9 +145,11 @@ def _prompt_segment(cache: Cache, pool: Pool, table: np.ndarray, used: set[int])
         # A slot without readers keeps its first token: a row of nothing but minus infinity has no soft-max.
         reach = torch.tensor([max(length, 1) for length in lengths], device=device)
         is_there = torch.arange(longest, device=device) < reach[:, None]
-        mask = torch.zeros(width, 1, 1, longest, dtype=cache.layout.dtype, device=device)
-        mask.masked_fill_(~is_there[:, None, None], float("-inf"))
+        mask = torch.zeros(width, 1, longest, device=device).masked_fill_(~is_there[:, None], float("-inf"))
+        mask = mask.repeat_interleave(heads, 0)
     by_head = table[:, None, :] * heads + np.arange(heads)[None, :, None]
     members = torch.from_numpy(by_head.reshape(-1)).to(device)
-    keys, values = ([t[:width, :, :longest] for t in tensors] for tensors in (pool.keys, pool.values))
+    keys, values = (
+        [t[:width, :, :longest].flatten(0, 1) for t in tensors] for tensors in (pool.keys, pool.values)
+    )
     return PromptSegment(keys, values, mask, members, places)

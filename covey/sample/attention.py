@@ -1,7 +1,8 @@
 """Attention of the newest tokens: over a prompt that many sequences share, and over what each has said itself.
 
 Soft-max over both parts is soft-max over the second with one more column: the first part's result, with its log-sum-exp as
-score. Scores are scaled beforehand (in the queries).
+score. The column is there already: the first place of a sequence's slot belongs to its prompt, and its keys and values
+are zeros (see `covey.sample.cache.Cache`). Scores are scaled beforehand (in the queries); soft-max is in float32.
 """
 
 from __future__ import annotations
@@ -15,24 +16,21 @@ def over_prompt(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
     """Attention without causality: every query sees the whole prompt.
 
     Args:
-        queries: shape (prompts, heads, queries, head_dim).
-        keys, values: shape (prompts, heads, tokens, head_dim).
-        mask: added to scores, shape (prompts, 1, 1, tokens).
+        queries: shape (prompts · heads, queries, head_dim).
+        keys, values: shape (prompts · heads, tokens, head_dim).
+        mask: added to scores, shape (prompts · heads, 1, tokens), float32.
 
     Returns:
-        Results, shape (prompts · queries · heads, head_dim), and the log-sum-exp of their scores, shape (prompts ·
-        queries · heads).
+        Results, shape (prompts · heads, queries, head_dim), and the log-sum-exp of their scores, shape (prompts · heads,
+        queries), float32.
     """
-    if queries.device.type == "cpu":
-        out, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries, keys, values, 0.0, False, attn_mask=mask, scale=1.0
-        )
-    else:
-        scores = torch.matmul(queries, keys.transpose(2, 3)).float()
-        scores = scores if mask is None else scores + mask
-        total = scores.logsumexp(-1)
-        out = torch.matmul((scores - total[..., None]).exp().to(values.dtype), values)
-    return out.transpose(1, 2).reshape(-1, out.shape[-1]), total.transpose(1, 2).reshape(-1)
+    scores = torch.bmm(queries, keys.transpose(1, 2)).float()
+    if mask is not None:
+        scores = scores.add_(mask)
+    weights = torch.softmax(scores, -1)
+    # The largest weight is exp(largest score - log-sum-exp): two maxima cost a fourth of a log-sum-exp.
+    total = scores.amax(-1) - weights.amax(-1).log_()
+    return torch.bmm(weights.to(values.dtype), values), total
 
 
 def over_completion(
@@ -50,7 +48,7 @@ def over_completion(
         values: shape (sequences · heads, tokens, head_dim).
         mask: added to scores, broadcast to (sequences, heads, queries, tokens).
         prompt: result over the prompt, of the shape of the queries, and log-sum-exp, shape (sequences · heads, queries);
-            None: the prompt stands before the completion.
+            the first place of each sequence is the prompt's then. None: the prompt stands before the completion.
     """
     if prompt is None and queries.device.type != "cpu":
         return _fused(queries, keys, values, mask)
@@ -60,9 +58,10 @@ def over_completion(
     if prompt is None:
         return torch.bmm(torch.softmax(scores, -1), values)
     over, total = prompt
-    weights = torch.softmax(torch.cat([total[..., None], scores], -1), -1)
-    of_prompt, of_own = weights[..., :1].to(values.dtype), weights[..., 1:].to(values.dtype)
-    return torch.baddbmm(over * of_prompt, of_own, values)
+    scores = scores.float()
+    scores[..., 0] = total
+    weights = torch.softmax(scores, -1).to(values.dtype)
+    return torch.baddbmm(over * weights[..., :1], weights, values)
 
 
 def _fused(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from covey.sample.arrangement import arrange
-from covey.sample.cache import Cache
+from covey.sample.cache import RESERVED, Cache
 from covey.sample.live import Live
 from covey.sample.llama import Step
 from covey.sample.sequences import Sequences
@@ -25,7 +25,7 @@ class Batch:
         cache: keys and values.
         prompt_of: prompt of each row of the table, shape (rows,).
         prompt_lengths: tokens of each row's prompt, shape (rows,).
-        queries_per_key: of the policy.
+        queries_per_key: of the policy; a mask has a row for each query.
         reading: how much of a slot a step reads: "exact" as many tokens as the longest has; "whole" all of it, because
             a part of a bfloat16 slot would be copied first on a CPU (see `covey.sample.cache.ALIGNED`); "coarse" one
             of few lengths, because a graph is captured for each.
@@ -66,7 +66,9 @@ class Batch:
         self._done[self.live.rows] = self.live.done
         spare = self.table.spare
         self._token[spare], self._written[spare], self._done[spare] = 0, 1, True
-        self.arrangement = arrange(self.cache, self.prompt_of, self.table.spare, self.queries_per_key)
+        # No longer than any sequence beside it, so that a hole never asks for a longer slot.
+        self.lengths[spare] = 1
+        self.arrangement = arrange(self.cache, self.prompt_of, self.table.spare)
         self.rows = np.array(self.arrangement.rows, dtype=np.int64)
         """Row of the table for each row of the batch."""
         self.holes = sum(self.arrangement.is_hole)
@@ -95,7 +97,7 @@ class Batch:
         if tokens > 1:
             written = written + torch.arange(tokens, device=self.device)
         positions = self._starts + written
-        places = written if self.cache.shares_prompts else positions
+        places = written + RESERVED if self.cache.shares_prompts else positions
         held = self._held(tokens)[self.rows]
         lengths, masks = [], []
         for segment in self.arrangement.segments:
@@ -110,7 +112,7 @@ class Batch:
     def _held(self, tokens: int) -> np.ndarray:
         """Tokens in the slot of each completion once so many more were read, by row."""
         own = np.minimum(self.lengths, self.table.settings.max_new_tokens) + (tokens - 1)
-        return own if self.cache.shares_prompts else own + self.prompt_lengths
+        return own + (RESERVED if self.cache.shares_prompts else self.prompt_lengths)
 
     def _read_length(self, length: int, capacity: int) -> int:
         """Tokens of a slot that are read."""

@@ -21,6 +21,10 @@ ALIGNED = 32
 """Capacities are multiples of this. oneDNN multiplies bfloat16 matrices only where they are whole, so slots are read to
 their ends, and must not be much longer than what is in them."""
 
+RESERVED = 1
+"""Places at the start of a completion's slot that are left at zero where prompts are shared: what a sequence says is
+attended to together with a place that stands for its whole prompt (see `covey.sample.attention`)."""
+
 
 class Cache:
     """Prompts and completions by number.
@@ -83,7 +87,7 @@ class Cache:
     def add_completions(self, prompt_of: Mapping[int, int]) -> None:
         """Room for the first token of each of these completions, by number → prompt."""
         lengths = {
-            row: 1 if self.shares_prompts else self.prompt_length[prompt] + 1
+            row: 1 + (RESERVED if self.shares_prompts else self.prompt_length[prompt])
             for row, prompt in prompt_of.items()
         }
         reaches = {row: self._reach(length) for row, length in lengths.items()}
@@ -147,7 +151,7 @@ class Cache:
 
     def completion_cost(self, prompt_length: int, max_new_tokens: int) -> int:
         """Bytes that a completion can come to."""
-        own = max_new_tokens if self.shares_prompts else prompt_length + max_new_tokens
+        own = max_new_tokens + (RESERVED if self.shares_prompts else prompt_length)
         return aligned(own) * self.layout.bytes_per_token
 
     def check_integrity(self) -> None:

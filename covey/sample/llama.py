@@ -15,8 +15,10 @@ from torch import Tensor
 from covey.sample.arrangement import Arrangement, PromptSegment, Segment
 from covey.sample.attention import over_completion, over_prompt
 from covey.sample.cache import Cache
+from covey.sample.chunks import Part, SideBySide, chunks, side_by_side
+from covey.sample.norms import Norm, rms_normed
 from covey.sample.pools import Pool
-from covey.sample.weights import Layer, Norm, Weights
+from covey.sample.weights import Layer, Weights
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Llama:
         """Attention of queries of shape (rows · tokens, heads · head_dim); the result has the same shape."""
         tokens = step.places.shape[1]
         grouped = self._by_key(queries, tokens)
-        prompt = self._over_prompts(number, step.arrangement, grouped, tokens)
+        prompt = self._over_prompts(number, step.arrangement, grouped)
         parts = [
             self._over_segment(segment, number, length, mask, grouped, prompt)
             for segment, length, mask in zip(step.arrangement.segments, step.lengths, step.masks, strict=True)
@@ -132,7 +134,7 @@ class Llama:
         return over_completion(grouped, keys, values, mask, prompt)
 
     def _over_prompts(
-        self, number: int, arrangement: Arrangement, grouped: Tensor, tokens: int
+        self, number: int, arrangement: Arrangement, grouped: Tensor
     ) -> tuple[Tensor, Tensor] | None:
         """Results over the prompts and their log-sum-exp, in the order of the batch; None: prompts are not apart."""
         if not arrangement.prompts:
@@ -140,16 +142,15 @@ class Llama:
         parts = [self._over_prompt(number, segment, grouped) for segment in arrangement.prompts]
         out = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts])
         total = parts[0][1] if len(parts) == 1 else torch.cat([part[1] for part in parts])
-        back = arrangement.back(tokens)
-        return out.index_select(0, back).view(grouped.shape), total.index_select(0, back).view(
-            grouped.shape[:2]
-        )
+        back = arrangement.back
+        return out.index_select(0, back).view(grouped.shape), total.index_select(0, back)
 
     def _over_prompt(self, number: int, segment: PromptSegment, grouped: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = segment.keys[number], segment.values[number]
+        """Results and log-sum-exp, a row for each place of the segment: all queries of a row and head."""
         members = grouped.flatten(1).index_select(0, segment.members)
-        queries = members.view(*keys.shape[:2], -1, keys.shape[3])
-        return over_prompt(queries, keys, values, segment.mask)
+        keys, values = segment.keys[number], segment.values[number]
+        out, total = over_prompt(members.view(len(keys), -1, keys.shape[2]), keys, values, segment.mask)
+        return out.view(members.shape), total.view(len(members), -1)
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class Llama:
     def _read_chunk(self, cache: Cache, parts: Sequence[Part], ids: Tensor) -> Tensor:
         positions = torch.cat([torch.arange(p.start, p.stop, device=ids.device) for p in parts])
         states, turns = self._embedded(ids), self._turns(positions)
-        batches = _batches(parts)
+        batches = side_by_side(parts)
         for number, layer in enumerate(self.weights.layers):
             queries, keys, values = self._heads(layer, states, turns)
             attended = torch.empty_like(queries)
@@ -224,25 +225,27 @@ class Llama:
         return F.embedding(tokens, self.weights.embedding).float()
 
     def _turns(self, positions: Tensor) -> Tensor:
-        """Complex factors of queries and keys, shape (rows, heads, head_dim / 2)."""
-        return self.turns[positions][:, None] * self.scale
+        """Complex factors of queries, keys and values (which are not turned), shape (rows, heads, head_dim / 2)."""
+        turns = self.turns[positions][:, None] * self.scale
+        values = turns.new_ones(len(turns), self.weights.shape.kv_heads, turns.shape[2])
+        return torch.cat([turns, values], 1)
 
     def _heads(self, layer: Layer, states: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of shape (rows, heads · head_dim); keys and values of shape (rows, kv heads, head_dim)."""
         shape = self.weights.shape
         joined = layer.queries_keys_values(self._normed(states, layer.before_attention))
         joined = joined.view(len(states), -1, shape.head_dim)
-        turning, values = joined[:, : -shape.kv_heads], joined[:, -shape.kv_heads :]
-        turned = self._turned(self._head_normed(layer, turning.float()), turns).to(joined.dtype)
-        return turned[:, : shape.heads].flatten(1).contiguous(), turned[:, shape.heads :], values
+        # Values go along, by a factor of one: that costs less than to take them apart and copy the rest.
+        turned = self._turned(self._head_normed(layer, joined.float()), turns).to(joined.dtype)
+        queries, keys, values = turned.split([shape.heads, shape.kv_heads, shape.kv_heads], 1)
+        return queries.flatten(1).contiguous(), keys, values
 
     def _head_normed(self, layer: Layer, heads: Tensor) -> Tensor:
         if layer.query_norm is None or layer.key_norm is None:
             return heads
-        count, dim = self.weights.shape.heads, (self.weights.shape.head_dim,)
-        queries = F.rms_norm(heads[:, :count], dim, layer.query_norm.weight, layer.query_norm.epsilon)
-        keys = F.rms_norm(heads[:, count:], dim, layer.key_norm.weight, layer.key_norm.epsilon)
-        return torch.cat([queries, keys], 1)
+        shape = self.weights.shape
+        queries, keys, values = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], 1)
+        return torch.cat([rms_normed(queries, layer.query_norm), rms_normed(keys, layer.key_norm), values], 1)
 
     def _turned(self, heads: Tensor, turns: Tensor) -> Tensor:
         """Rotary positions (arXiv:2104.09864): pairs of numbers as complex numbers, turned by their angles, in place."""
@@ -257,62 +260,7 @@ class Llama:
         return layer.down(F.silu(gate).mul_(up))
 
     def _normed(self, states: Tensor, norm: Norm) -> Tensor:
-        normed = F.rms_norm(states, (states.shape[-1],), norm.weight, norm.epsilon)
-        return normed.to(self.weights.dtype)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Tokens `start` to `stop` - 1 of a prompt."""
-
-    prompt: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """Parts of prompts that start and stop at the same tokens, side by side in a chunk."""
-
-    prompts: list[int]
-    first: int
-    """First token of the chunk."""
-    start: int
-    stop: int
-
-
-def chunks(lengths: Sequence[tuple[int, int]], size: int) -> list[list[Part]]:
-    """Cut prompts into chunks of at most `size` tokens; prompts of equal length are side by side.
-
-    Args:
-        lengths: number and tokens of each prompt.
-    """
-    result: list[list[Part]] = [[]]
-    room = size
-    for prompt, length in sorted(lengths, key=lambda pair: (pair[1], pair[0])):
-        start = 0
-        while start < length:
-            # A prompt is cut only where it does not fit into a chunk of its own.
-            if room < min(length - start, size):
-                result.append([])
-                room = size
-            stop = min(length, start + room)
-            result[-1].append(Part(prompt, start, stop))
-            room -= stop - start
-            start = stop
-    return [parts for parts in result if parts]
-
-
-def _batches(parts: Sequence[Part]) -> list[SideBySide]:
-    batches: list[SideBySide] = []
-    first = 0
-    for part in parts:
-        if batches and (batches[-1].start, batches[-1].stop) == (part.start, part.stop):
-            batches[-1].prompts.append(part.prompt)
-        else:
-            batches.append(SideBySide([part.prompt], first, part.start, part.stop))
-        first += part.stop - part.start
-    return batches
+        return rms_normed(states, norm).to(self.weights.dtype)
 
 
 def _repeated(heads: Tensor, times: int) -> Tensor:

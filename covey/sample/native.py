@@ -38,10 +38,9 @@ GRAPHED = ("cuda",)
 """Kinds of devices on which steps are captured as graphs."""
 
 
-SHARED_FROM = 1024
-"""Tokens of a prompt times completions from which a shared prompt pays in bfloat16 on a CPU. Below, one product over the
-whole text is faster than two and their sum: by 9 % at 8 completions of 76 tokens (SmolLM2-135M, AVX512-BF16). In float32
-sharing paid in every case that was measured, also at 8 completions of 76 tokens."""
+SHARED_FROM = 3 << 18
+"""Bytes of one layer's keys and values of the prompts, counted once per completion, from which a shared prompt pays on a
+CPU. Below, they are read faster than the operations take that two products and their sum need more."""
 
 
 class NativeEngine:
@@ -157,8 +156,9 @@ class NativeEngine:
         drafts = on_cpu and settings.greedy if self.drafts is None else self.drafts
         shares = self.shares_prompts
         if shares is None:
-            tokens = group_size * max(len(prompt.ids) for prompt in prompts)
-            pays = weights.dtype == torch.float32 or tokens >= SHARED_FROM
+            layout = layout_of(weights)
+            tokens = group_size * sum(len(prompt.ids) for prompt in prompts)
+            pays = tokens * layout.bytes_per_token >= SHARED_FROM * layout.layers
             shares = on_cpu and group_size > 1 and pays
         return Limits(
             memory=self._budget(weights.device),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.sample.arrangement import arrange
-from covey.sample.cache import Cache
+from covey.sample.cache import RESERVED, Cache
 from covey.sample.lending import lent
 from covey.sample.llama import Llama, Step
 from covey.sample.pools import Layout
@@ -66,9 +66,9 @@ def _fast(weights: Weights, ids: list[int], shares_prompts: bool) -> Tensor:
     cache.add_prompts({0: prefilled})
     states = [model.prefill(cache, [(0, ids[:prefilled])], max(1, prefilled // 2))[0]]
     cache.add_completions({0: 0, 1: 0})
-    arrangement = arrange(cache, {0: 0, 1: 0}, spare=2, queries_per_key=shape.queries_per_key)
+    arrangement = arrange(cache, {0: 0, 1: 0}, spare=2)
     for position in range(prefilled, len(ids)):
-        place = position - prefilled if shares_prompts else position
+        place = position - prefilled + RESERVED if shares_prompts else position
         positions = torch.full((2, 1), position, device=device)
         places = torch.full((2, 1), place, device=device)
         step = Step(arrangement, places, positions, [place + 1], [None])

@@ -18,16 +18,8 @@ from torch import Tensor, nn
 from covey.causal import innermost
 from covey.sample.effective import effective
 from covey.sample.family import Shape, shape_of
+from covey.sample.norms import Norm
 from covey.sample.projections import Plain, Projection, SideBySide, projection
-
-
-@dataclass(frozen=True)
-class Norm:
-    """An RMS norm (arXiv:1910.07467)."""
-
-    weight: Tensor
-    """Float32."""
-    epsilon: float
 
 
 @dataclass(frozen=True)
