@@ -53,13 +53,13 @@ def time_rows(timing: Timing, plan: Plan) -> Rows:
     """Seconds by phase of a step, and of the run."""
     small, full = timing.rehearsed, timing.full
     rows = [(phase, f"{getattr(timing, phase):.2f} s per step") for phase in ("sample", "score", "update")]
-    rows.append(("step", f"{timing.seconds:.2f} s"))
+    rows.append(("step", f"{timing.seconds:.2f} s, between {timing.low:.2f} and {timing.high:.2f} s"))
     rows.append(("run", f"{duration(timing.seconds * plan.total_steps)} for {plan.total_steps} steps"))
     measured = f"{small.scale.groups} prompts, completions of at most {small.scale.tokens} tokens: {small.seconds:.2f} s"
     rows.append(("measured", measured))
     if timing.is_scaled:
         rows.append(
-            ("scaled to", f"{full.groups} prompts, {full.tokens} tokens; larger batches may do better")
+            ("scaled to", f"{full.groups} prompts, {full.tokens} tokens")
         )
     rows.append(
         ("completions", f"{small.mean_tokens:.0f} tokens on average, {small.cut_share:.0%} hit the limit")

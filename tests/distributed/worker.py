@@ -32,6 +32,13 @@ def shard_on_cpu() -> None:
     AcceleratorState.__init__ = patched
 
 
+def meet() -> None:
+    """Let processes that use DeepSpeed know of each other before the policy is loaded: accelerate does that for GPUs only."""
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
+
+
 def whole(parameter: torch.Tensor) -> torch.Tensor:
     """A parameter on every process, whether it was sharded or not."""
     full = parameter.detach()
@@ -48,6 +55,8 @@ def count_passes(model: torch.nn.Module) -> list[None]:
 def work(folder: str, out: Path, settings: dict) -> None:
     if settings.get("fsdp"):
         shard_on_cpu()
+    if settings.get("deepspeed"):
+        meet()
     recorder = Recorder(by_ids)
     adapter = settings.pop("lora", None)
     if adapter:
