@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import tempfile
@@ -130,7 +131,7 @@ def train(way: str, seed: int, steps: int) -> Run:
 
 def tenths(rewards: Sequence[float]) -> list[Sequence[float]]:
     cuts = [round(n * len(rewards) / TENTHS) for n in range(TENTHS + 1)]
-    return [rewards[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [rewards[a:b] for a, b in itertools.pairwise(cuts)]
 
 
 def line(run: Run) -> str:
@@ -152,7 +153,11 @@ def alike(on: Run, off: Run) -> str:
     equal = [a == b for a, b in pairs]
     first = equal.index(False) if not all(equal) else None
     per_step = len(pairs) // on.steps
-    where = "all completions are the same" if first is None else f"the first that differs is in step {first // per_step + 1}"
+    where = (
+        "all completions are the same"
+        if first is None
+        else f"the first that differs is in step {first // per_step + 1}"
+    )
     steps = [sum(equal[s * per_step : (s + 1) * per_step]) / per_step for s in range(on.steps)]
     curve = " ".join(f"{sum(part) / max(1, len(part)):.2f}" for part in tenths(steps))
     return f"seed {on.seed}  {where}; share of equal completions by tenths {curve}"
@@ -182,7 +187,9 @@ def summary(runs: Sequence[Run]) -> list[str]:
             said.append(f"  {task}, {name}   " + _beside(intervals, verdicts[-1]))
     times = {way: sum(run.seconds for run in sides[way]) for way in WAYS}
     said.append(f"  training took {times['off'] / times['on']:.1f} × as long with everything off")
-    said.append(f"On and off {'agree' if all(verdicts) else 'DO NOT agree'}: {sum(verdicts)} of {len(verdicts)} intervals.")
+    said.append(
+        f"On and off {'agree' if all(verdicts) else 'DO NOT agree'}: {sum(verdicts)} of {len(verdicts)} intervals."
+    )
     return said
 
 
@@ -200,7 +207,9 @@ def _beside(intervals: dict[str, Interval], agree: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=quickstart.STEPS)
     parser.add_argument("--results", type=Path, help="file to which each run is appended as it ends")

@@ -15,6 +15,9 @@ import numpy as np
 EULER = 0.5772
 """The largest of n waiting times is (ln n + 0.5772) mean ones."""
 
+MEASURABLE = 1e-6
+"""Seconds below which a clock says nothing."""
+
 Work = tuple[float, float]
 """How often a step has the fixed cost, and how large it is."""
 
@@ -32,7 +35,7 @@ def relative_cost(seen: Sequence[tuple[Work, float]], wanted: Work) -> float:
 
 def _fitted(seen: Sequence[tuple[Work, float]]) -> tuple[float, float]:
     """Seconds per unit of each kind of work, at least 0: least squares of the relative errors."""
-    kept = [(work, seconds) for work, seconds in seen if seconds > 0]
+    kept = [(work, seconds) for work, seconds in seen if seconds > MEASURABLE]
     if not kept:
         return 0.0, 0.0
     rows = np.array([[often / seconds, size / seconds] for (often, size), seconds in kept])

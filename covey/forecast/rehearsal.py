@@ -38,8 +38,10 @@ QUIET = {
     "train.logging_steps": "1", "train.log_completions": "false", "train.resume_from_checkpoint": "", "eval": "",
     "train.num_iterations": "1", "train.steps_per_generation": "", "train.generation_batch_size": "", "callbacks": "",
     "compute_metrics": "", "train.max_steps": str(STEPS),
+    "train.learning_rate": "0.0",
 }  # fmt: skip
-"""What a rehearsal leaves out of a recipe: everything that writes, prints or evaluates."""
+"""What a rehearsal leaves out of a recipe: everything that writes, prints or evaluates, and learning: a policy whose
+completions are cut learns to be brief."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Timing:
     rehearsed: Rehearsed
     """The largest rehearsal; what it does not reach is scaled from it."""
     full: Scale
+    mean_tokens: float
+    """Length of a completion that it is reckoned with."""
 
     @property
     def seconds(self) -> float:
@@ -150,13 +154,14 @@ def next_scale(done: Rehearsed, full: Scale, smallest: int, seconds: float) -> S
 def foreseen(seen: Sequence[Rehearsed], full: Scale, plan: Plan, iterations: int = 1) -> Timing:
     """Seconds of a full step, from every rehearsal, and the range that the last one leaves.
 
-    Each phase is the last rehearsal's, times what `covey.forecast.costs` says that the larger step costs more.
+    Each phase is the last rehearsal's, times what `covey.forecast.costs` says that the larger step costs more. The range
+    holds wherever a larger step takes at least as long, and at most in proportion longer.
     """
-    last = seen[-1]
-    shares = iterations * max(1, plan.window // plan.accumulation)
-    """Optimizer steps that share one round of sampling."""
+    last, of = seen[-1], plan.group_size
+    rounds_of_sampling = iterations * max(
+        1, plan.window // plan.accumulation
+    )  # optimizer steps that share one
     sampled, trained = full.groups / plan.ranks, plan.prompts_per_step / plan.ranks
-    of = plan.group_size
     tokens = _expected(last, full)
     rounds = longest_length(last.mean_tokens, last.cut_share, full.tokens, sampled * of)
     wanted: dict[str, Work] = {
@@ -164,30 +169,44 @@ def foreseen(seen: Sequence[Rehearsed], full: Scale, plan: Plan, iterations: int
         "score": (1.0, sampled * of),
         "update": (1.0, trained * (last.prompt_tokens + of * tokens)),
     }
-    work = {
-        "sample": [(_rounds(r, of), r.scale.groups * of * r.mean_tokens) for r in seen],
-        "score": [(1.0, float(r.scale.groups * of)) for r in seen],
-        "update": [(1.0, r.scale.groups * (r.prompt_tokens + of * r.mean_tokens)) for r in seen],
-    }
-    longest = _at_limit(last, full) / max(last.mean_tokens, 1e-9)
-    rounds_more = full.tokens / last.scale.tokens if last.cut_share else 1.0
     seconds, low, high = {}, 0.0, 0.0
     for phase in PHASES:
-        spent, share = getattr(last, phase), 1 if phase == "update" else shares
-        groups = (trained if phase == "update" else sampled) / last.scale.groups
-        grown = {"sample": max(longest, rounds_more), "score": 1.0, "update": longest}[phase]
-        least, most = spent * min(1.0, groups), spent * max(1.0, groups, groups * grown, grown)
-        pairs = [(w, getattr(r, phase)) for w, r in zip(work[phase], seen, strict=True)]
-        expected = spent * relative_cost(pairs, wanted[phase])
+        share, groups = (1, trained) if phase == "update" else (rounds_of_sampling, sampled)
+        costs = [(_work(r, of)[phase], getattr(r, phase)) for r in seen]
+        least, most = _bounds(last, phase, groups, full)
+        expected = getattr(last, phase) * relative_cost(costs, wanted[phase])
         seconds[phase] = min(max(expected, least), most) / share
         low, high = low + least / share, high + most / share
-    return Timing(**seconds, low=low, high=high, rehearsed=last, full=full)
+    return Timing(**seconds, low=low, high=high, rehearsed=last, full=full, mean_tokens=tokens)
+
+
+def _work(done: Rehearsed, of: int) -> dict[str, Work]:
+    """By phase, how often a rehearsal had the costs that do not grow, and how large it was; `of` completions per prompt."""
+    groups = done.scale.groups
+    return {
+        "sample": (_rounds(done, of), groups * of * done.mean_tokens),
+        "score": (1.0, float(groups * of)),
+        "update": (1.0, groups * (done.prompt_tokens + of * done.mean_tokens)),
+    }
+
+
+def _bounds(done: Rehearsed, phase: str, groups: float, full: Scale) -> tuple[float, float]:
+    """Least and most seconds of a phase with so many prompts."""
+    ratio, longer = groups / done.scale.groups, 1.0
+    if done.cut_share and phase != "score":
+        longer = _at_limit(done, full) / max(done.mean_tokens, 1e-9)
+    if done.cut_share and phase == "sample":
+        longer = max(longer, full.tokens / done.scale.tokens)
+    spent = getattr(done, phase)
+    return spent * min(1.0, ratio), spent * max(1.0, ratio) * longer
 
 
 def _expected(done: Rehearsed, full: Scale) -> float:
     """Mean length of a completion at the full limit."""
-    return done.mean_tokens if done.scale.tokens == full.tokens else mean_length(
-        done.mean_tokens, done.cut_share, full.tokens
+    return (
+        done.mean_tokens
+        if done.scale.tokens == full.tokens
+        else mean_length(done.mean_tokens, done.cut_share, full.tokens)
     )
 
 

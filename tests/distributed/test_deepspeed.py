@@ -23,8 +23,17 @@ def policy(tmp_path):
 
 def zero(folder, stage):
     """The file of `docs/distributed.md`."""
-    auto = ("gradient_accumulation_steps", "gradient_clipping", "train_micro_batch_size_per_gpu", "train_batch_size")
-    settings = {"zero_optimization": {"stage": stage}, "bf16": {"enabled": "auto"}, **dict.fromkeys(auto, "auto")}
+    auto = (
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "train_micro_batch_size_per_gpu",
+        "train_batch_size",
+    )
+    settings = {
+        "zero_optimization": {"stage": stage},
+        "bf16": {"enabled": "auto"},
+        **dict.fromkeys(auto, "auto"),
+    }
     path = folder / f"zero{stage}.json"
     path.write_text(json.dumps(settings))
     return str(path)
@@ -59,7 +68,13 @@ def test_zero_accumulates_as_the_plan_says(tmp_path, policy):
 
 
 def test_zero_resumes_inside_a_round(tmp_path, policy):
-    settings = {**SETTINGS, "steps_per_generation": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 3}
+    settings = {
+        **SETTINGS,
+        "steps_per_generation": 2,
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 3,
+    }
     settings["deepspeed"] = zero(tmp_path, 2)
     whole = run(2, policy, tmp_path / "a", **settings)
     rest = run(2, policy, tmp_path / "b", **settings, resume=str(tmp_path / "a" / "run" / "checkpoint-3"))
