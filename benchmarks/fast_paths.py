@@ -7,11 +7,13 @@ Both ways train the bundled policy on the quickstart's rows with its settings, a
 
     on    the engine's own forward pass in its own weight layout, prompts shared, drafts; one packed row per group, the
           prompt computed once, log-probabilities in chunks; rows of advantage 0 dropped
-    off   the model's own forward pass, a key-value cache of transformers, every completion with a prompt of its own; one padded
-          row per completion, the model's own logits, soft-max over all of them at once; every row computed
+    off   the model's own forward pass and transformers' cache, each completion with its own copy of the prompt's keys and
+          values; one padded row per completion, the model's own logits, one soft-max over all of them; every row computed
 
 Whatever is computed in another order differs by rounding, so the ways part at the first token whose random number falls
 between the two; how long they say the same is counted. Runs that are in the results file are not repeated.
+
+The policy is small and computes in float32, so few of its matrices are large enough for the weight layout.
 
 Two ways agree where their 95 % intervals overlap: mean reward in each tenth of the run, over the steps of all seeds, and
 accuracy on the held-out puzzles, for each seed and over all (Wilson).

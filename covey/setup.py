@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from covey.rewards.mixture import Mixture
 from covey.sample.loader import column_names, is_map_style
 from covey.sample.prompts import Overlong, PromptReader
 from covey.sample.settings import GenerationOptions, Sampling, generation_options
+
+logger = logging.getLogger(__name__)
 
 MOST_TASKS = 100
 """More values than this in the task column are identities of rows, not tasks."""
@@ -188,6 +191,16 @@ def let_gradients_through(policy: Any) -> None:
     is_frozen = any(not p.requires_grad for p in policy.parameters())
     if is_frozen and hasattr(policy, "enable_input_require_grads"):
         policy.enable_input_require_grads()
+
+
+def can_pack(policy: Any) -> bool:
+    """Whether groups may be packed; not with DeepSpeed ZeRO-3, which follows what a model's own forward pass asks for."""
+    is_whole = not any(hasattr(p, "ds_id") for p in policy.parameters())
+    if not is_whole:
+        logger.warning(
+            "With DeepSpeed ZeRO-3 completions are trained row by row, without packing. FSDP2 packs."
+        )
+    return is_whole
 
 
 def check_can_cut(args: GRPOConfig, distributed: Any) -> None:

@@ -209,7 +209,7 @@ class GRPOTrainer(WholeCheckpoints):
     def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
         setup.check_can_cut(self.args, self.accelerator.distributed_type)
         settings = vars(self.args)
-        self.forward = Forward(policy, self.args.temperature)
+        self.forward = Forward(policy, self.args.temperature, fast=setup.can_pack(policy))
         self.objective: Objective = build.make_objective(settings, loss)
         self.reduction = build.make_reduction(settings)
         self.selection = build.make_selection(settings, loss)
