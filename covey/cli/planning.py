@@ -21,7 +21,7 @@ MIB, GIB = 2**20, 2**30
 def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
     """Bytes by phase, of one process."""
     from covey.forecast.lengths import prompt_lengths
-    from covey.forecast.memory import phases, totals
+    from covey.forecast.memory import offloaded, phases, totals
 
     try:
         lengths = prompt_lengths(recipe, loads_data)
@@ -46,6 +46,9 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
         (f"while it {verb}s", amount(total + python))
         for verb, total in zip(("sample", "update"), totals(parts).values(), strict=True)
     ]
+    waiting = offloaded(sizes, demand)
+    if waiting:
+        rows.append(("in the host's memory: activations", amount(waiting)))
     return [*rows, ("of one process on", _place(demand, max(totals(parts).values()) + python))]
 
 
@@ -53,14 +56,12 @@ def time_rows(timing: Timing, plan: Plan) -> Rows:
     """Seconds by phase of a step, and of the run."""
     small, full = timing.rehearsed, timing.full
     rows = [(phase, f"{getattr(timing, phase):.2f} s per step") for phase in ("sample", "score", "update")]
-    rows.append(("step", f"{timing.seconds:.2f} s"))
+    rows.append(("step", f"{timing.seconds:.2f} s, between {timing.low:.2f} and {timing.high:.2f} s"))
     rows.append(("run", f"{duration(timing.seconds * plan.total_steps)} for {plan.total_steps} steps"))
     measured = f"{small.scale.groups} prompts, completions of at most {small.scale.tokens} tokens: {small.seconds:.2f} s"
     rows.append(("measured", measured))
     if timing.is_scaled:
-        rows.append(
-            ("scaled to", f"{full.groups} prompts, {full.tokens} tokens; larger batches may do better")
-        )
+        rows.append(("scaled to", f"{full.groups} prompts, {full.tokens} tokens"))
     rows.append(
         ("completions", f"{small.mean_tokens:.0f} tokens on average, {small.cut_share:.0%} hit the limit")
     )
@@ -88,8 +89,14 @@ def outcome_rows(
     for phase, seconds in came.seconds.items():
         foreseen = "" if timing is None else f"; foreseen {getattr(timing, phase):.2f} s"
         rows.append((phase, f"{seconds:.2f} s per step{foreseen}"))
-    foreseen = "" if timing is None else f"; foreseen {timing.seconds:.2f} s"
+    foreseen = (
+        "" if timing is None else f"; foreseen {timing.seconds:.2f} s, {timing.low:.2f} to {timing.high:.2f}"
+    )
     rows.append(("step", f"{came.step_seconds:.2f} s{foreseen}"))
+    if timing is not None:
+        rows.append(
+            ("tokens foreseen", f"{timing.mean_tokens:.0f} on average, as the untrained policy writes")
+        )
     rows.append(("tokens per completion", f"{came.completion_tokens:.0f} on average"))
     try:
         sizes, demand = reckoned(recipe, plan, prompt_lengths(recipe, loads_data).longest)

@@ -4,7 +4,7 @@ What a layer keeps for the backward pass was counted tensor by tensor (`tests/fo
 per token, 6 float32 numbers per hidden unit (two RMS norms and the residual stream) and, at lower precision, their cast;
 2 numbers per unit of the queries (rotated, and the output) and of the keys (rotated, and the values), 3 at lower precision;
 4 numbers per unit of the MLP (gate, up, activation, product). With checkpointing a layer keeps its input alone, and one
-layer at a time is computed again.
+layer at a time is computed again. With offloading what is kept goes to the host's memory, but for the layer at work.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-LOGITS = 64 * 2**20
+LOGITS = 32 * 2**20
 """Float32 logits that meet the loss at a time; see `covey.update.logits`."""
+KEPT = 256 * 2**20
+"""What the forward pass keeps of the soft-max for the backward pass at most; see `covey.update.head`."""
+LEAST_OFFLOADED = 2**20
+"""Bytes of the smallest tensor that is offloaded; see `covey.update.offload`."""
 LOGITS_COPIES = 3
 """Tensors of that size during the backward pass of a chunk."""
 SLOTS = 512
@@ -71,14 +75,27 @@ class Demand:
     is_cpu: bool = False
     budget: int | None = None
     """Bytes that keys and values may take; None: as much as they need."""
+    max_tokens: int | None = None
+    """Tokens that a forward pass may read, see `covey.update.budget`; None: a whole micro-batch."""
+    is_offloaded: bool = False
+    """Whether activations wait in the host's memory."""
 
     @property
     def packed_tokens(self) -> int:
-        """Tokens of a micro-batch, prompts counted once per group."""
-        return (
-            math.ceil(self.completions / self.group) * self.prompt_tokens
-            + self.completions * self.completion_tokens
-        )
+        """Tokens of a forward pass, prompts counted once per group. One completion always has its prompt."""
+        whole = math.ceil(self.completions / self.group) * self.prompt_tokens + self._written
+        if self.max_tokens is None:
+            return whole
+        return min(whole, max(self.max_tokens, self.prompt_tokens + self.completion_tokens))
+
+    @property
+    def scored_tokens(self) -> int:
+        """Tokens of a forward pass that meet the vocabulary."""
+        return min(self._written, self.packed_tokens - self.prompt_tokens)
+
+    @property
+    def _written(self) -> int:
+        return self.completions * self.completion_tokens
 
     def with_completions_of(self, tokens: float) -> Demand:
         """The same with completions of another length."""
@@ -157,19 +174,34 @@ def _cache(sizes: Sizes, demand: Demand) -> float:
 
 
 def _activations(sizes: Sizes, demand: Demand) -> float:
-    tokens, layer = demand.packed_tokens, layer_bytes(sizes, demand.compute_bytes)
-    if not demand.is_checkpointed:
-        return tokens * layer * sizes.layers
+    layer = demand.packed_tokens * layer_bytes(sizes, demand.compute_bytes)
+    working = 2 * layer  # one layer, and its gradients
+    if offloaded(sizes, demand):
+        return working
+    return _kept(sizes, demand) + (working if demand.is_checkpointed else 0.0)
+
+
+def _kept(sizes: Sizes, demand: Demand) -> float:
+    """What all layers keep until the backward pass."""
     residual = demand.weight_bytes * sizes.hidden  # the stream has the precision of the weights
-    return float(tokens * (residual * sizes.layers + 2 * layer))  # one layer again, and its gradients
+    layer = residual if demand.is_checkpointed else layer_bytes(sizes, demand.compute_bytes)
+    return float(demand.packed_tokens * layer * sizes.layers)
+
+
+def offloaded(sizes: Sizes, demand: Demand) -> float:
+    """Bytes that wait in the host's memory; 0 also where the tensors are too small to be moved."""
+    stream = demand.packed_tokens * demand.weight_bytes * sizes.hidden
+    if demand.is_cpu or not demand.is_offloaded or stream < LEAST_OFFLOADED:
+        return 0.0
+    return _kept(sizes, demand)
 
 
 def _head(sizes: Sizes, demand: Demand) -> float:
-    scored = demand.completions * demand.completion_tokens
-    chunk = min(scored * sizes.vocabulary * 4, max(LOGITS, 16 * sizes.vocabulary * 4))
+    chunk = min(demand.scored_tokens * sizes.vocabulary * 4, max(LOGITS, 16 * sizes.vocabulary * 4))
     trains_head = sizes.trained == sizes.weights
     gradient = 4.0 * sizes.vocabulary * sizes.hidden if trains_head else 0.0
-    return chunk * LOGITS_COPIES + gradient
+    kept = min(demand.scored_tokens * sizes.vocabulary * demand.compute_bytes, KEPT)
+    return chunk * LOGITS_COPIES + kept + gradient
 
 
 def _casts(sizes: Sizes, demand: Demand) -> float:

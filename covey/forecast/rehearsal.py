@@ -1,7 +1,8 @@
 """Seconds per step from a few small steps of the real trainer, on the real data, in a folder that is thrown away.
 
-The first rehearsal is small in every way. What it costs says how long completions may be and how many prompts a step may
-have in the next one. It ends when the time is over, or the whole step has been rehearsed. Steps of several processes are
+The first rehearsal is small in every way, the second has more prompts: that tells fixed costs from growing ones. What they
+cost says how long completions may be and how many prompts a step may have in the next one. It ends when the time is over,
+or the whole step has been rehearsed. Steps of several processes are
 rehearsed on one, with the share of one.
 """
 
@@ -15,11 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from covey.forecast.costs import Work, longest_length, mean_length, relative_cost
 from covey.plan import Plan
 from covey.recipes import Recipe
 
+PHASES = ("sample", "score", "update")
+
 PROBE_TOKENS = 16
 """Length of completions in the first rehearsal."""
+MORE_PROMPTS = 4
+"""Times as many prompts in the second."""
+AFFORDABLE = 0.4
+"""Share of the time that the second may take."""
 STEPS = 3
 """Of each rehearsal; the first warms up, and the faster of the others counts: what else the machine does is no part."""
 
@@ -30,8 +38,10 @@ QUIET = {
     "train.logging_steps": "1", "train.log_completions": "false", "train.resume_from_checkpoint": "", "eval": "",
     "train.num_iterations": "1", "train.steps_per_generation": "", "train.generation_batch_size": "", "callbacks": "",
     "compute_metrics": "", "train.max_steps": str(STEPS),
+    "train.learning_rate": "0.0",
 }  # fmt: skip
-"""What a rehearsal leaves out of a recipe: everything that writes, prints or evaluates."""
+"""What a rehearsal leaves out of a recipe: everything that writes, prints or evaluates, and learning: a policy whose
+completions are cut learns to be brief."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ class Rehearsed:
     """Length of the completions."""
     cut_share: float
     """Completions that hit the limit."""
+    prompt_tokens: float = 0.0
+    """Mean length of a prompt."""
 
     @property
     def seconds(self) -> float:
@@ -64,14 +76,20 @@ class Rehearsed:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one step of the run."""
+    """Seconds of one step of the run, the machine as busy as while it was measured."""
 
     sample: float
     score: float
     update: float
+    low: float
+    """No step of this size takes less: completions as long as those of the rehearsal, and larger batches cost nothing more."""
+    high: float
+    """Or more: all that were cut run to the limit, and everything grows in proportion."""
     rehearsed: Rehearsed
     """The largest rehearsal; what it does not reach is scaled from it."""
     full: Scale
+    mean_tokens: float
+    """Length of a completion that it is reckoned with."""
 
     @property
     def seconds(self) -> float:
@@ -90,13 +108,30 @@ def rehearse(recipe: Recipe, plan: Plan, budget: float = 10.0) -> Timing:
     """
     full = Scale(plan.prompts_per_window, recipe.config.max_completion_length)
     smallest = _smallest(plan)
+    seen: list[Rehearsed] = []
     with tempfile.TemporaryDirectory(prefix="covey-plan-") as folder:
         stage = _Stage(recipe, plan, folder)
-        done = stage.run(Scale(smallest, min(PROBE_TOKENS, full.tokens)))
-        while stage.spent < budget and done.scale != full:
-            done = stage.run(next_scale(done, full, smallest, (budget - stage.spent) / STEPS))
-    by_rounds = recipe.config.device.type != "cpu"
-    return scaled(done, full, plan, recipe.config.num_iterations, by_rounds)
+        scale: Scale | None = Scale(smallest, min(PROBE_TOKENS, full.tokens))
+        while scale is not None:
+            seen.append(stage.run(scale))
+            scale = following(seen, full, smallest, budget - stage.spent)
+    return foreseen(seen, full, plan, recipe.config.num_iterations)
+
+
+def following(seen: Sequence[Rehearsed], full: Scale, smallest: int, left: float) -> Scale | None:
+    """The next rehearsal; None where the time is over or nothing is left to rehearse.
+
+    Args:
+        left: seconds.
+    """
+    last = seen[-1]
+    if left <= 0 or last.scale == full:
+        return None
+    more = min(full.groups, MORE_PROMPTS * last.scale.groups) // smallest * smallest
+    cost = last.seconds * STEPS * more / last.scale.groups
+    if len(seen) == 1 and more > last.scale.groups and cost < AFFORDABLE * left:
+        return replace(last.scale, groups=more)
+    return next_scale(last, full, smallest, left / STEPS)
 
 
 def next_scale(done: Rehearsed, full: Scale, smallest: int, seconds: float) -> Scale:
@@ -116,28 +151,75 @@ def next_scale(done: Rehearsed, full: Scale, smallest: int, seconds: float) -> S
     return Scale(groups, longer)
 
 
-def scaled(done: Rehearsed, full: Scale, plan: Plan, iterations: int = 1, by_rounds: bool = True) -> Timing:
-    """Seconds of a full step: in proportion to prompts, which is more than larger batches take, and to tokens.
+def foreseen(seen: Sequence[Rehearsed], full: Scale, plan: Plan, iterations: int = 1) -> Timing:
+    """Seconds of a full step, from every rehearsal, and the range that the last one leaves.
 
-    Completions that were cut are taken to run to the limit.
-
-    Args:
-        by_rounds: decoding takes as long as its longest completion, as on a GPU; else as all of them have tokens.
+    Each phase is the last rehearsal's, times what `covey.forecast.costs` says that the larger step costs more. The range
+    holds wherever a larger step takes at least as long, and at most in proportion longer.
     """
-    cut, limit = done.cut_share, done.scale.tokens
-    ended = done.mean_tokens - cut * limit  # tokens of those that ended, over all completions
-    tokens = (ended + cut * full.tokens) / max(done.mean_tokens, 1e-9)
-    rounds = full.tokens / limit if cut else 1.0
-    groups = full.groups / done.scale.groups
-    steps = iterations * max(1, plan.window // plan.accumulation)
-    trained = plan.prompts_per_step / done.scale.groups / plan.ranks
-    return Timing(
-        sample=done.sample * groups / plan.ranks * (rounds if by_rounds else tokens) / steps,
-        score=done.score * groups / plan.ranks / steps,
-        update=done.update * trained * tokens,
-        rehearsed=done,
-        full=full,
+    last, of = seen[-1], plan.group_size
+    rounds_of_sampling = iterations * max(
+        1, plan.window // plan.accumulation
+    )  # optimizer steps that share one
+    sampled, trained = full.groups / plan.ranks, plan.prompts_per_step / plan.ranks
+    tokens = _expected(last, full)
+    rounds = longest_length(last.mean_tokens, last.cut_share, full.tokens, sampled * of)
+    wanted: dict[str, Work] = {
+        "sample": (rounds if last.cut_share else _rounds(last, of), sampled * of * tokens),
+        "score": (1.0, sampled * of),
+        "update": (1.0, trained * (last.prompt_tokens + of * tokens)),
+    }
+    seconds, low, high = {}, 0.0, 0.0
+    for phase in PHASES:
+        share, groups = (1, trained) if phase == "update" else (rounds_of_sampling, sampled)
+        costs = [(_work(r, of)[phase], getattr(r, phase)) for r in seen]
+        least, most = _bounds(last, phase, groups, full)
+        expected = getattr(last, phase) * relative_cost(costs, wanted[phase])
+        seconds[phase] = min(max(expected, least), most) / share
+        low, high = low + least / share, high + most / share
+    return Timing(**seconds, low=low, high=high, rehearsed=last, full=full, mean_tokens=tokens)
+
+
+def _work(done: Rehearsed, of: int) -> dict[str, Work]:
+    """By phase, how often a rehearsal had the costs that do not grow, and how large it was; `of` completions per prompt."""
+    groups = done.scale.groups
+    return {
+        "sample": (_rounds(done, of), groups * of * done.mean_tokens),
+        "score": (1.0, float(groups * of)),
+        "update": (1.0, groups * (done.prompt_tokens + of * done.mean_tokens)),
+    }
+
+
+def _bounds(done: Rehearsed, phase: str, groups: float, full: Scale) -> tuple[float, float]:
+    """Least and most seconds of a phase with so many prompts."""
+    ratio, longer = groups / done.scale.groups, 1.0
+    if done.cut_share and phase != "score":
+        longer = _at_limit(done, full) / max(done.mean_tokens, 1e-9)
+    if done.cut_share and phase == "sample":
+        longer = max(longer, full.tokens / done.scale.tokens)
+    spent = getattr(done, phase)
+    return spent * min(1.0, ratio), spent * max(1.0, ratio) * longer
+
+
+def _expected(done: Rehearsed, full: Scale) -> float:
+    """Mean length of a completion at the full limit."""
+    return (
+        done.mean_tokens
+        if done.scale.tokens == full.tokens
+        else mean_length(done.mean_tokens, done.cut_share, full.tokens)
     )
+
+
+def _at_limit(done: Rehearsed, full: Scale) -> float:
+    """Mean length where every completion that was cut runs to the full limit."""
+    return done.mean_tokens + done.cut_share * (full.tokens - done.scale.tokens)
+
+
+def _rounds(done: Rehearsed, group: int) -> float:
+    """Rounds of decoding: the length of its longest completion."""
+    if done.cut_share:
+        return float(done.scale.tokens)
+    return longest_length(done.mean_tokens, 0.0, done.scale.tokens, done.scale.groups * group)
 
 
 class _Stage:
@@ -168,6 +250,7 @@ class _Stage:
             peak_mb=last["memory/peak_mb"],
             mean_tokens=last["completions/mean_length"],
             cut_share=last["completions/clipped_ratio"],
+            prompt_tokens=_prompt_tokens(trainer),
         )
 
     def _overrides(self, scale: Scale) -> Sequence[str]:
@@ -187,5 +270,9 @@ def _smallest(plan: Plan) -> int:
     return math.lcm(plan.group_size, plan.micro_batch) // plan.group_size
 
 
-def _rounded(groups: int, smallest: int) -> int:
-    return max(smallest, groups // smallest * smallest)
+def _prompt_tokens(trainer: Any) -> float:
+    """Mean length of a prompt, over the completions of a run."""
+    logs = [entry for entry in trainer.state.log_history if "completions/mean_length" in entry]
+    completions = len(logs) * trainer.plan.prompts_per_window * trainer.plan.group_size
+    written = sum(entry["completions/mean_length"] for entry in logs) / len(logs)
+    return max(0.0, float(logs[-1]["num_tokens"]) / completions - written)

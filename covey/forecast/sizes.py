@@ -77,12 +77,14 @@ def demand_of(recipe: Recipe, plan: Plan, prompt_tokens: int) -> Demand:
         has_reference=args.beta > 0,
         is_cpu=not wants_gpu,
         budget=cache_budget(here) if (here.type == "cpu") != wants_gpu else None,
+        max_tokens=args.max_tokens_per_forward,
+        is_offloaded=bool(recipe.settings.get("activation_offloading", False)),
     )
 
 
 def _is_for_gpu(recipe: Recipe) -> bool:
     """Whether the recipe says something that only a GPU does."""
-    asked = (recipe.settings.get(name) for name in ("bf16", "fp16"))
+    asked = (recipe.settings.get(name) for name in ("bf16", "fp16", "activation_offloading"))
     return any(asked) or recipe.model_config.load_in_4bit or recipe.model_config.load_in_8bit
 
 

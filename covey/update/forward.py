@@ -45,7 +45,7 @@ class Forward:
         self.temperature = temperature
         self.causal = innermost(policy)
         self.window = _sliding_window(policy)
-        self.is_fast = fast and can_score(policy) and not _learns_prompts(policy)
+        self.is_fast = fast and can_score(policy) and not _learns_prompts(policy) and _is_whole(policy)
         self.is_checked = False
         teach(policy)
 
@@ -186,3 +186,13 @@ def _learns_prompts(policy: nn.Module) -> bool:
     """Whether the adapter puts virtual tokens before every row."""
     adapters = getattr(policy, "peft_config", None) or {}
     return any(getattr(c, "is_prompt_learning", False) for c in adapters.values())
+
+
+def _is_whole(policy: nn.Module) -> bool:
+    """Whether no DeepSpeed ZeRO-3 has cut the weights: it follows what a model's own forward pass asks for."""
+    is_whole = not any(hasattr(p, "ds_id") for p in policy.parameters())
+    if not is_whole:
+        logger.warning(
+            "With DeepSpeed ZeRO-3 completions are trained row by row, without packing. FSDP2 packs."
+        )
+    return is_whole

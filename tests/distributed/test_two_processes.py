@@ -1,60 +1,11 @@
 """Two processes on a CPU (gloo) take the same steps as one."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-from tests.distributed.worker import work
+from tests.distributed.processes import assert_close, completions, run
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(processes, folder, out, **settings):
-    """Train with one process, this one, or with several under `accelerate launch`."""
-    out.mkdir(parents=True, exist_ok=True)
-    if processes == 1:
-        work(folder, out, settings)
-    else:
-        launch(processes, folder, out, settings)
-    calls = [json.loads((out / f"calls{rank}.json").read_text()) for rank in range(processes)]
-    return torch.load(out / "weights.pt"), json.loads((out / "log.json").read_text()), calls
-
-
-def launch(processes, folder, out, settings):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # accelerate's --multi_gpu is its launcher for several processes; without a GPU they talk through gloo.
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
-    command += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command += ["--main_process_port", str(port), "-m", "tests.distributed.worker"]
-    command += [folder, str(out), json.dumps(settings)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def assert_close(a, b, tolerance=2e-6):
-    for name in a:
-        assert torch.allclose(a[name], b[name], atol=tolerance, rtol=1e-4), (
-            name,
-            (a[name] - b[name]).abs().max(),
-        )
-
-
-def completions(calls):
-    return sorted(
-        (p, tuple(i)) for rank in calls for c in rank for p, i in zip(c["prompts"], c["ids"], strict=True)
-    )
-
 
 SETTINGS = dict(learning_rate=0.5, max_steps=3, num_generations=4)
 
@@ -110,12 +61,33 @@ def test_two_processes_take_the_steps_of_one(tmp_path, settings):
                 assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-6), key
 
 
-def test_groups_that_straddle_processes_are_scored_whole(tmp_path):
+@pytest.mark.parametrize("more", [dict(beta=0.1), dict(num_iterations=2, gradient_checkpointing=True)])
+def test_processes_that_cut_micro_batches_differently_take_the_steps_of_one(tmp_path, more):
+    """Under DDP each process cuts its own micro-batch by tokens, and gradients travel once per micro-batch."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, "loss_type": "dapo", "max_steps": 6, **more}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2)
+    double = run(2, folder, tmp_path / "two", **settings, max_tokens_per_forward=16)
+    assert completions(single[2]) == completions(double[2])
+    assert_close(single[0], double[0])
+    passes = [int((tmp_path / "two" / f"passes{rank}.json").read_text()) for rank in range(2)]
+    assert min(passes) > 6 and passes[0] != passes[1], "some micro-batches were cut, and not all alike"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [dict(), dict(beta=0.1), dict(beta=0.1, kl_in_reward=True), dict(advantage_estimator="reinforce_pp")],
+    ids=["plain", "kl in the loss", "kl in the reward", "whitened over the round"],
+)
+def test_groups_that_straddle_processes_are_scored_whole(tmp_path, more):
     """One prompt of four completions per step over two processes with micro-batches of two."""
     folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
-    single = run(1, folder, tmp_path / "one", **SETTINGS, per_device_train_batch_size=4)
-    double = run(2, folder, tmp_path / "two", **SETTINGS, per_device_train_batch_size=2)
+    single = run(1, folder, tmp_path / "one", **SETTINGS, **more, per_device_train_batch_size=4)
+    double = run(2, folder, tmp_path / "two", **SETTINGS, **more, per_device_train_batch_size=2)
     assert_close(single[0], double[0])
+    for key in ("loss", "reward", "kl", "num_tokens"):
+        logs = [[entry[key] for entry in side[1] if key in entry] for side in (single, double)]
+        assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-6), key
     sizes = [len(c["ids"]) for rank in double[2] for c in rank if c["ids"]]
     assert sizes == [4] * 3, "a reward sees whole groups, each once"
 

@@ -32,15 +32,31 @@ def shard_on_cpu() -> None:
     AcceleratorState.__init__ = patched
 
 
+def meet() -> None:
+    """Let processes that use DeepSpeed know of each other before the policy is loaded: accelerate does that for GPUs only."""
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
+
+
 def whole(parameter: torch.Tensor) -> torch.Tensor:
     """A parameter on every process, whether it was sharded or not."""
     full = parameter.detach()
     return full.full_tensor() if hasattr(full, "full_tensor") else full
 
 
+def count_passes(model: torch.nn.Module) -> list[None]:
+    """Grows by one with each forward pass that has a backward pass."""
+    passes: list[None] = []
+    model.register_forward_pre_hook(lambda *_: passes.append(None) if torch.is_grad_enabled() else None)
+    return passes
+
+
 def work(folder: str, out: Path, settings: dict) -> None:
     if settings.get("fsdp"):
         shard_on_cpu()
+    if settings.get("deepspeed"):
+        meet()
     recorder = Recorder(by_ids)
     adapter = settings.pop("lora", None)
     if adapter:
@@ -49,6 +65,7 @@ def work(folder: str, out: Path, settings: dict) -> None:
         settings["peft_config"] = LoraConfig(r=4, target_modules=["q_proj"])
     resume = settings.pop("resume", None)
     trainer = make(folder, out / "run", recorder, rows(16), **settings)
+    passes = count_passes(trainer.model)
     trainer.train(resume_from_checkpoint=resume)
     rank = trainer.args.process_index
     weights = {n: whole(p) for n, p in trainer.model.named_parameters()}
@@ -57,6 +74,7 @@ def work(folder: str, out: Path, settings: dict) -> None:
         (out / "log.json").write_text(json.dumps(trainer.state.log_history))
     calls = [{"prompts": c["prompts"], "ids": c["ids"]} for c in recorder.calls]
     (out / f"calls{rank}.json").write_text(json.dumps(calls))
+    (out / f"passes{rank}.json").write_text(json.dumps(len(passes)))
 
 
 if __name__ == "__main__":

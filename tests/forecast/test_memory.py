@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from covey.forecast.memory import Demand, Sizes, layer_bytes, peak, phases, totals
+from covey.forecast.memory import Demand, Sizes, layer_bytes, offloaded, peak, phases, totals
 from covey.groups import Completion, Prompt
 from covey.update.batch import Sample, micro_batch
+from covey.update.budget import Budget, tokens_read
 from covey.update.forward import Forward
 from tests.models import tiny_model
 
@@ -120,3 +121,39 @@ def test_an_adapter_and_four_bits_take_less():
 def test_keys_and_values_stay_within_the_budget():
     found = phases(SIZES, replace(DEMAND, is_cpu=True, budget=1000))
     assert found["sample"]["keys and values"] == 1000
+
+
+def test_a_limit_of_tokens_bounds_a_forward_pass():
+    # A micro-batch has 180 tokens, one completion with its prompt 30.
+    tokens = [replace(DEMAND, max_tokens=limit).packed_tokens for limit in (None, 1000, 100, 5)]
+    assert tokens == [180, 180, 100, 30]
+    assert replace(DEMAND, max_tokens=100).scored_tokens == 90 and DEMAND.scored_tokens == 160
+    limited = phases(SIZES, replace(DEMAND, max_tokens=90))
+    assert limited["update"]["activations"] == phases(SIZES, DEMAND)["update"]["activations"] / 2
+    assert limited["update"]["vocabulary"] < phases(SIZES, DEMAND)["update"]["vocabulary"]
+
+
+@pytest.mark.parametrize("limit", [20, 31, 50, 77, 130, 400])
+@pytest.mark.parametrize("lengths", [(20, 40), (3, 11), (30, 5)])
+def test_no_part_of_a_micro_batch_reads_more_than_was_reckoned(limit, lengths):
+    whole = batch(*lengths, group=6)
+    demand = Demand(6, 6, 6, *lengths, max_tokens=limit)
+    parts = Budget(limit).cut(whole)
+    assert max(tokens_read(p, range(p.num_rows)) for p in parts) <= demand.packed_tokens
+    assert max(len(p.targets) for p in parts) <= demand.scored_tokens
+
+
+@pytest.mark.parametrize("is_checkpointed", [True, False])
+def test_what_is_offloaded_leaves_the_device_and_is_held_by_the_host(is_checkpointed):
+    large = replace(DEMAND, completion_tokens=8000, is_checkpointed=is_checkpointed)
+    away = replace(large, is_offloaded=True)
+    held = [phases(SIZES, d)["update"]["activations"] for d in (large, away)]
+    tokens, layer = large.packed_tokens, layer_bytes(SIZES, 4)
+    assert held[1] == tokens * 2 * layer < held[0]
+    assert offloaded(SIZES, away) == tokens * 4 * (4 * 8 if is_checkpointed else layer) and not offloaded(
+        SIZES, large
+    )
+    # Tensors below 1 MiB stay, and on a CPU there is nowhere to go.
+    small = replace(DEMAND, is_offloaded=True)
+    assert peak(SIZES, small) == peak(SIZES, DEMAND) and not offloaded(SIZES, small)
+    assert peak(SIZES, replace(away, is_cpu=True)) == peak(SIZES, replace(large, is_cpu=True))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from covey.errors import LoadingError
+from covey.errors import CoveyWarning, LoadingError
 from covey.forecast.lengths import prompt_lengths
 from covey.forecast.sizes import demand_of, sizes_of
 from covey.loading import load_policy, with_adapter
@@ -56,6 +56,17 @@ def test_demands_follow_the_settings(policy):
     assert (found.completions, found.group, found.sampled, found.prompt_tokens) == (8, 4, 24, 17)
     assert found.has_reference and found.optimizer_bytes == 0 and not found.is_checkpointed and found.is_cpu
     assert demand_of(recipe(policy), asked.plan(100), 17).optimizer_bytes == 8
+
+
+def test_limits_and_offloading_are_demands(policy):
+    found = recipe(policy, max_tokens_per_forward=50)
+    assert demand_of(found, found.plan(100), 17).max_tokens == 50
+    with pytest.warns(
+        CoveyWarning, match="activation_offloading"
+    ):  # here there is no GPU; it is reckoned as on one
+        asked = recipe(policy, activation_offloading=True, use_cpu=False)
+        demand = demand_of(asked, asked.plan(100), 17)
+    assert demand.is_offloaded and not demand.is_cpu
 
 
 def test_lengths_are_those_of_the_prompts_or_the_limit(policy):
