@@ -146,7 +146,7 @@ def layer_bytes(sizes: Sizes, compute_bytes: int) -> float:
     """What one layer keeps for the backward pass, per token."""
     is_lowered = compute_bytes < 4
     norms = (24 + compute_bytes * is_lowered) * sizes.hidden
-    attention = (2 + is_lowered) * compute_bytes * (sizes.queries + sizes.keys)
+    attention = 2 * compute_bytes * (sizes.queries + sizes.keys)
     return norms + attention + 4 * compute_bytes * sizes.intermediate
 
 

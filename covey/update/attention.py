@@ -45,10 +45,11 @@ def packed_attention(
         Shape (1, tokens, heads, width).
     """
     assert sections is not None, f"{type(module).__name__} does not pass the layout on"
+    # Autocast leaves rotated queries and keys in float32; what the products take is what should be kept.
+    query, key, value = (x.to(_compute_dtype(query)) for x in (query, key, value))
     if query.device.type == "cpu" and dropout == 0:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        q, k, v = (x[0].to(_compute_dtype(query)) for x in (query, key, value))
-        return blockwise_attention(q, k, v, sections, scale)[None], None
+        return blockwise_attention(query[0], key[0], value[0], sections, scale)[None], None
     given = (query, key, value, sections, scaling, dropout)
     if torch.is_grad_enabled() and query.requires_grad:
         return checkpoint(_attend, *given, use_reentrant=False, preserve_rng_state=dropout > 0), None
