@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from covey.metrics import Ledger, Mean, Metric
+from covey.metrics import PHASES, Ledger, Mean, Metric
 from covey.recording import Recording
 from covey.runs.writer import End
-
-PHASES = ("sample", "score", "update")
 
 
 class Books:

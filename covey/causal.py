@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -29,3 +30,9 @@ def context_length(model: nn.Module) -> int | None:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     length = getattr(text, "max_position_embeddings", None)
     return int(length) if isinstance(length, int) and length > 0 else None
+
+
+def compute_dtype(device: torch.device, own: torch.dtype) -> torch.dtype:
+    """The dtype that matrix products have: that of autocast where it is on, or that of the operand."""
+    is_on = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if is_on else own

@@ -14,6 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 M = TypeVar("M", bound="Metric")
 
+PHASES = ("sample", "score", "update")
+"""Phases of an optimizer step, whose seconds are measured."""
+
 
 class Metric(Protocol):
     """Something that adds up and has one final number."""

@@ -356,6 +356,7 @@ class GRPOTrainer(RecordedTrainer):
             self.args.per_device_eval_batch_size,
             self.state,
         )
+        self.engine.sleep()
         return joined(self._exchange((metrics, own)), self.args.task_column, cast(Any, self.compute_metrics))
 
     # --- the Trainer's other hooks ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.errors import CoveyError, DatasetError
+from covey.metrics import PHASES
 
 if TYPE_CHECKING:
     from covey.forecast.memory import Demand, Sizes
@@ -55,7 +56,7 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
 def time_rows(timing: Timing, plan: Plan) -> Rows:
     """Seconds by phase of a step, and of the run."""
     small, full = timing.rehearsed, timing.full
-    rows = [(phase, f"{getattr(timing, phase):.2f} s per step") for phase in ("sample", "score", "update")]
+    rows = [(phase, f"{getattr(timing, phase):.2f} s per step") for phase in PHASES]
     rows.append(("step", f"{timing.seconds:.2f} s, between {timing.low:.2f} and {timing.high:.2f} s"))
     rows.append(("run", f"{duration(timing.seconds * plan.total_steps)} for {plan.total_steps} steps"))
     measured = f"{small.scale.groups} prompts, completions of at most {small.scale.tokens} tokens: {small.seconds:.2f} s"

@@ -2,7 +2,7 @@
 
 What a layer keeps for the backward pass was counted tensor by tensor (`tests/forecast/test_memory.py` counts again):
 per token, 6 float32 numbers per hidden unit (two RMS norms and the residual stream) and, at lower precision, their cast;
-2 numbers per unit of the queries (rotated, and the output) and of the keys (rotated, and the values), 3 at lower precision;
+2 numbers per unit of the queries (rotated, and the output) and of the keys (rotated, and the values);
 4 numbers per unit of the MLP (gate, up, activation, product). With checkpointing a layer keeps its input alone, and one
 layer at a time is computed again. With offloading what is kept goes to the host's memory, but for the layer at work.
 """
@@ -108,7 +108,6 @@ Parts = Mapping[str, float]
 
 def phases(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
     """Bytes by phase and part. `always` is held in every phase and is not repeated in the others."""
-    keys_values = _cache(sizes, demand)
     decoded = min(demand.sampled, SLOTS) * sizes.vocabulary * 4.0 * DECODED_COPIES
     update = {
         "gradients": sizes.trained * demand.weight_bytes,
@@ -120,13 +119,14 @@ def phases(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
         "weights": _weights(sizes, demand),
         "optimizer": float(sizes.trained * demand.optimizer_bytes),
         "reference": float(sizes.trained * demand.weight_bytes) if demand.has_reference else 0.0,
-        "sampler's copy of the weights": _copy(sizes, demand),
     }
-    if not demand.is_cpu:  # captured graphs keep their slots from step to step
-        always["keys and values"] = keys_values
-        sample = {"drawing tokens": decoded}
-    else:
-        sample = {"keys and values": keys_values, "drawing tokens": decoded}
+    sampler = {
+        "sampler's copy of the weights": _copy(sizes, demand),
+        "keys and values": _cache(sizes, demand),
+    }
+    sample = {"drawing tokens": decoded}
+    # Captured graphs keep both from step to step; without them both are given back before the update.
+    (sample if demand.is_cpu else always).update(sampler)
     found = {"always": always, "sample": sample, "update": update}
     return {name: {part: b for part, b in parts.items() if b} for name, parts in found.items()}
 

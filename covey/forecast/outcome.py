@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import covey.runs
-
-PHASES = ("sample", "score", "update")
+from covey.metrics import PHASES
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.forecast.costs import Work, longest_length, mean_length, relative_cost
+from covey.metrics import PHASES
 from covey.plan import Plan
 from covey.recipes import Recipe
-
-PHASES = ("sample", "score", "update")
 
 PROBE_TOKENS = 16
 """Length of completions in the first rehearsal."""

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.groups import ScoredGroup
+from covey.metrics import PHASES
 from covey.runs.phrases import duration, number, percent
 from covey.runs.sparkline import Curve, sparkline
 from covey.runs.visible import excerpt, visible
@@ -29,7 +30,6 @@ BUDGET = 0.01
 WIDE = 96
 """Columns from which two columns of numbers fit side by side."""
 
-PHASES = ("sample", "score", "update")
 _STYLES = {"sample": "cyan", "score": "magenta", "update": "blue"}
 
 _PROCESS_ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from covey.causal import innermost
+from covey.causal import compute_dtype, innermost
 from covey.errors import CoveyWarning, EngineError
 from covey.groups import Group, Prompt
 from covey.sample import selfcheck
@@ -260,11 +260,8 @@ class NativeEngine:
     def _dtype(self, policy: nn.Module) -> torch.dtype:
         if self.dtype is not None:
             return self.dtype
-        kind = next(policy.parameters()).device.type
         with self.autocast():
-            if torch.is_autocast_enabled(kind):
-                return torch.get_autocast_dtype(kind)
-        return _embedding(policy).dtype
+            return compute_dtype(next(policy.parameters()).device, _embedding(policy).dtype)
 
 
 def _embedding(policy: nn.Module) -> torch.Tensor:

@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
+from covey.causal import compute_dtype
 from covey.update.blockwise import blockwise_attention
 from covey.update.packing import Section
 
@@ -46,7 +47,7 @@ def packed_attention(
     """
     assert sections is not None, f"{type(module).__name__} does not pass the layout on"
     # Autocast leaves rotated queries and keys in float32; what the products take is what should be kept.
-    query, key, value = (x.to(_compute_dtype(query)) for x in (query, key, value))
+    query, key, value = (x.to(compute_dtype(query.device, query.dtype)) for x in (query, key, value))
     if query.device.type == "cpu" and dropout == 0:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return blockwise_attention(query[0], key[0], value[0], sections, scale)[None], None
@@ -54,12 +55,6 @@ def packed_attention(
     if torch.is_grad_enabled() and query.requires_grad:
         return checkpoint(_attend, *given, use_reentrant=False, preserve_rng_state=dropout > 0), None
     return _attend(*given), None
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that products have: that of autocast, or their own."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _attend(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from covey.causal import innermost
+from covey.causal import compute_dtype, innermost
 from covey.update.head import chunked_logprobs
 from covey.update.logits import Logits, chunk_rows
 
@@ -66,7 +66,7 @@ def head_logprobs(causal: Any, hidden: Tensor, targets: Tensor, temperature: flo
     form = logit_form(causal.config, temperature)
     if type(head) is nn.Linear:
         return chunked_logprobs(
-            hidden.to(_compute_dtype(hidden, head.weight)), head.weight, head.bias, targets, form
+            hidden.to(compute_dtype(hidden.device, head.weight.dtype)), head.weight, head.bias, targets, form
         )
     rows = chunk_rows(causal.config.get_text_config().vocab_size)
     parts = [
@@ -92,12 +92,6 @@ def _by_head(head: nn.Module, hidden: Tensor, targets: Tensor, form: Logits) -> 
     logp = torch.log_softmax(form.of(head(hidden)), -1)
     entropy = -(logp.exp() * logp.nan_to_num(neginf=0.0)).sum(-1)
     return logp.gather(-1, targets[:, None])[:, 0], entropy
-
-
-def _compute_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
-    """The dtype that the head's matrix product has: that of autocast, or of the weight."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
 def _body(causal: Any) -> Any:

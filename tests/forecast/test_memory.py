@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from covey.forecast import memory
 from covey.forecast.memory import Demand, Sizes, layer_bytes, offloaded, peak, phases, totals
 from covey.groups import Completion, Prompt
+from covey.update import head, logits
 from covey.update.batch import Sample, micro_batch
 from covey.update.budget import Budget, tokens_read
 from covey.update.forward import Forward
@@ -157,3 +159,8 @@ def test_what_is_offloaded_leaves_the_device_and_is_held_by_the_host(is_checkpoi
     small = replace(DEMAND, is_offloaded=True)
     assert peak(SIZES, small) == peak(SIZES, DEMAND) and not offloaded(SIZES, small)
     assert peak(SIZES, replace(away, is_cpu=True)) == peak(SIZES, replace(large, is_cpu=True))
+
+
+def test_the_head_is_reckoned_with_its_own_limits():
+    """The forecast has them written down, because it is read without torch."""
+    assert (memory.LOGITS, memory.KEPT) == (logits.CHUNK_BYTES, head.KEPT_BYTES)

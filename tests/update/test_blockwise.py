@@ -41,30 +41,30 @@ def tensors(sections, dtype, key_heads=2, repeats=3, width=8):
     return [torch.randn(h, sections[-1].stop, width, dtype=dtype, requires_grad=True) for h in heads]
 
 
-@pytest.mark.parametrize("size", [1, 3, 256])
-@pytest.mark.parametrize("sections", SECTIONS.values(), ids=SECTIONS)
-def test_values_and_gradients_equal_the_whole_matrix(monkeypatch, sections, size):
-    monkeypatch.setattr(module, "BLOCK", size)
+def assert_equals_the_whole_matrix(attention, sections):
+    """In values and gradients."""
     given = tensors(sections, torch.float64)
-    out = blockwise_attention(*given, sections, 0.3)
-    want = dense(*given, sections, 0.3)
+    out, want = attention(*given), dense(*given, sections, 0.3)
     torch.testing.assert_close(out, want)
     direction = torch.randn_like(want)
     got = torch.autograd.grad(out, given, direction)
     for mine, exact in zip(got, torch.autograd.grad(want, given, direction), strict=True):
         torch.testing.assert_close(mine, exact)
+
+
+@pytest.mark.parametrize("size", [1, 3, 256])
+@pytest.mark.parametrize("sections", SECTIONS.values(), ids=SECTIONS)
+def test_blocks_equal_the_whole_matrix(monkeypatch, sections, size):
+    monkeypatch.setattr(module, "BLOCK", size)
+    assert_equals_the_whole_matrix(lambda *given: blockwise_attention(*given, sections, 0.3), sections)
 
 
 @pytest.mark.parametrize("sections", SECTIONS.values(), ids=SECTIONS)
 def test_the_way_of_other_devices_is_the_same(sections):
-    given = tensors(sections, torch.float64)
-    out = _attend(*(x[None] for x in given), sections, 0.3, 0.0)[0]
-    want = dense(*given, sections, 0.3)
-    torch.testing.assert_close(out, want)
-    direction = torch.randn_like(want)
-    got = torch.autograd.grad(out, given, direction)
-    for mine, exact in zip(got, torch.autograd.grad(want, given, direction), strict=True):
-        torch.testing.assert_close(mine, exact)
+    def fused(*given):
+        return _attend(*(x[None] for x in given), sections, 0.3, 0.0)[0]
+
+    assert_equals_the_whole_matrix(fused, sections)
 
 
 @pytest.mark.parametrize("sections", SECTIONS.values(), ids=SECTIONS)
