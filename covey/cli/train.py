@@ -73,7 +73,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, evaluate, save."""
+    """Train, evaluate, save; then leave the other processes, if there are any."""
+    from covey.processes import end_processes
+
+    _train(args)
+    end_processes()
+    return 0
+
+
+def _train(args: argparse.Namespace) -> None:
     from covey.recipes import Recipe
 
     recipe = Recipe.load(args.recipe, args.set)
@@ -90,7 +98,6 @@ def run(args: argparse.Namespace) -> int:
     trainer.save_model(str(out / "model"))
     if is_main_process():
         _print_end(recipe, _last_evaluation(trainer.state.log_history), out)
-    return 0
 
 
 def save_recipe(recipe: Recipe, path: str, overrides: Sequence[str], folder: Path) -> None:

@@ -1,5 +1,8 @@
 """Two processes on a CPU (gloo) take the same steps as one."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -140,3 +143,13 @@ def test_sharded_weights_are_saved_and_resumed(tmp_path):
     whole = run(2, folder, tmp_path / "a", **settings)
     rest = run(2, folder, tmp_path / "b", **settings, resume=str(tmp_path / "a" / "run" / "checkpoint-3"))
     assert_close(whole[0], rest[0], 1e-7)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
+def test_no_thread_of_gloo_outlives_the_group(tmp_path):
+    """One that does may abort the interpreter at its end. `worker.py` calls `end_processes`."""
+    folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
+    run(2, folder, tmp_path / "run", **{**SETTINGS, "max_steps": 1, "per_device_train_batch_size": 4})
+    for rank in range(2):
+        threads = json.loads((tmp_path / "run" / f"threads{rank}.json").read_text())
+        assert threads and not [name for name in threads if "gloo" in name], threads

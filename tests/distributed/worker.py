@@ -4,11 +4,13 @@ worker.py FOLDER OUT JSON-SETTINGS
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import torch
 
+from covey.processes import end_processes
 from tests.trainer.harness import Recorder, make, rows
 
 
@@ -52,7 +54,8 @@ def count_passes(model: torch.nn.Module) -> list[None]:
     return passes
 
 
-def work(folder: str, out: Path, settings: dict) -> None:
+def work(folder: str, out: Path, settings: dict) -> int:
+    """Train, write what was seen; gives the number of this process."""
     if settings.get("fsdp"):
         shard_on_cpu()
     if settings.get("deepspeed"):
@@ -75,11 +78,13 @@ def work(folder: str, out: Path, settings: dict) -> None:
     calls = [{"prompts": c["prompts"], "ids": c["ids"]} for c in recorder.calls]
     (out / f"calls{rank}.json").write_text(json.dumps(calls))
     (out / f"passes{rank}.json").write_text(json.dumps(len(passes)))
+    return rank
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
-    if (
-        torch.distributed.is_initialized()
-    ):  # gloo's threads must not outlive the interpreter: they would abort it
-        torch.distributed.destroy_process_group()
+    rank = work(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    end_processes()
+    left = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]  # Linux only
+    (Path(sys.argv[2]) / f"threads{rank}.json").write_text(json.dumps(left))
+    # FSDP2 keeps its groups, and one of gloo's threads that lets go of a tensor late aborts an interpreter that ends.
+    os._exit(0)
