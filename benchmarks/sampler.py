@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -179,7 +180,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 class Worker:
-    """An engine in a process of its own."""
+    """An engine in a process of its own, which is stopped while others measure: idle threads may spin."""
 
     def __init__(self, name: str, python: str, args: argparse.Namespace, dtype: str) -> None:
         command = [python, __file__, "--worker", name, "--model", args.model, "--dtype", dtype]
@@ -201,12 +202,16 @@ class Worker:
                 env=environment(args.threads),
             )
         self._answer()
+        self.process.send_signal(signal.SIGSTOP)
 
     def ask(self, case: Case, ids: list[list[int]]) -> dict[str, float]:
         assert self.process.stdin is not None
         order = {"case": list(vars(case).values()), "ids": ids}
+        self.process.send_signal(signal.SIGCONT)
         print(json.dumps(order), file=self.process.stdin, flush=True)
-        return self._answer()
+        answer = self._answer()
+        self.process.send_signal(signal.SIGSTOP)
+        return answer
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -217,6 +222,7 @@ class Worker:
 
     def close(self) -> None:
         assert self.process.stdin is not None
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait()
 
@@ -272,22 +278,25 @@ def compare(args: argparse.Namespace, dtype: str, speeds: tuple[float, float]) -
     """One row per case, as soon as it is measured."""
     import random
 
-    workers = {"transformers": Worker("transformers", sys.executable, args, dtype)}
-    workers["native"] = Worker("native", sys.executable, args, dtype)
-    if args.vllm_python:
-        workers["vllm"] = Worker("vllm", args.vllm_python, args, dtype)
-    for text in args.cases:
-        case = Case.of(text)
-        ids = prompt_ids(args.model, case)
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
-        for round_ in range(args.rounds + args.warm_up):
-            for name in random.sample(list(workers), len(workers)):
-                answer = workers[name].ask(case, ids)
-                if round_ >= args.warm_up:
-                    runs[name].append(answer)
-        yield summary(text, dtype, runs, limit(args.model, dtype, case, speeds))
-    for worker in workers.values():
-        worker.close()
+    pythons = {"transformers": sys.executable, "native": sys.executable, "vllm": args.vllm_python}
+    workers: dict[str, Worker] = {}
+    try:
+        for name, python in pythons.items():
+            if python:
+                workers[name] = Worker(name, python, args, dtype)
+        for text in args.cases:
+            case = Case.of(text)
+            ids = prompt_ids(args.model, case)
+            runs: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
+            for round_ in range(args.rounds + args.warm_up):
+                for name in random.sample(list(workers), len(workers)):
+                    answer = workers[name].ask(case, ids)
+                    if round_ >= args.warm_up:
+                        runs[name].append(answer)
+            yield summary(text, dtype, runs, limit(args.model, dtype, case, speeds))
+    finally:
+        for worker in workers.values():
+            worker.close()
 
 
 def summary(text: str, dtype: str, runs: dict[str, list[dict[str, float]]], most: float) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def run_plain(args: argparse.Namespace, case: Case, meter: Meter) -> None:
 
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    ids = torch.randint(10, 1000, (case.group, case.prompt + case.new))
+    ids = random_ids(model, case.group, case.prompt + case.new)
     ids[:, : case.prompt] = ids[:1, : case.prompt]
     advantages = torch.arange(case.group) - (case.group - 1) / 2
     for _ in range(args.steps + 1):
@@ -146,7 +146,7 @@ def run_trainer(args: argparse.Namespace, case: Case, meter: Meter) -> None:
         "disable_tqdm": True,
     }
     if args.worker == "trl":
-        model.generate = random_tokens(case.new)
+        model.generate = random_tokens(model, case.new)
     else:
         settings["generation_kwargs"] = {"min_new_tokens": case.new}
     trainer = library.GRPOTrainer(
@@ -160,13 +160,20 @@ def run_trainer(args: argparse.Namespace, case: Case, meter: Meter) -> None:
     trainer.train()
 
 
-def random_tokens(new: int) -> Any:
+def random_tokens(model: Any, new: int) -> Any:
     def generate(input_ids: Any = None, **_: Any) -> Any:
         import torch
 
-        return torch.cat([input_ids, torch.randint(10, 1000, (len(input_ids), new))], 1)
+        return torch.cat([input_ids, random_ids(model, len(input_ids), new)], 1)
 
     return generate
+
+
+def random_ids(model: Any, rows: int, tokens: int) -> Any:
+    """Past the first few, which may be special."""
+    import torch
+
+    return torch.randint(10, min(1000, model.config.vocab_size), (rows, tokens))
 
 
 def work(args: argparse.Namespace) -> None:
