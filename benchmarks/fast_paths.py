@@ -96,8 +96,8 @@ def set_way(trainer: Any, way: str) -> Noting:
         engine = Noting(decode, autocast, path="fast", shares_prompts=True, drafts=True)
     else:
         engine = Noting(decode, autocast, path="general")
-        trainer.forward = Forward(trainer.model, trainer.args.temperature, fast=False)
-        trainer.needs_every_row = True
+        trainer.updater.forward = Forward(trainer.model, trainer.args.temperature, fast=False)
+        trainer.updater.needs_every_row = True
     trainer.engine = engine
     return engine
 
@@ -112,7 +112,7 @@ def train(way: str, seed: int, steps: int) -> Run:
         sampled = list(engine.noted)
         metrics = trainer.evaluate()
     logs = [log for log in trainer.state.log_history if "loss" in log]
-    assert trainer.forward.is_fast == (way == "on"), "the packed forward pass gave up"
+    assert trainer.updater.forward.is_fast == (way == "on"), "the packed forward pass gave up"
     counts = dict(quickstart.HELD_OUT)
     accuracy = {task: metrics[f"eval_{task}_rewards/{task}_reward/mean"] for task in counts}
     return Run(
