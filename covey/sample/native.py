@@ -252,7 +252,7 @@ class NativeEngine:
         if in_place is None:
             embedding = _embedding(policy)
             in_place = embedding.device.type != "cpu" and embedding.dtype == dtype
-        if self.weights is not None and refill(self.weights, policy, in_place):
+        if self.weights is not None and refill(self.weights, policy):
             return self.weights
         self.release()
         return weights_of(policy, dtype, in_place)

@@ -53,6 +53,8 @@ class Weights:
     """The policy's module that knows the angle of each position."""
     vocab: int
     """Number of logits."""
+    own_memory: frozenset[int]
+    """Addresses of the policy's own tensors when they were read: what lies there is borrowed, and never written to."""
 
     def rotations(self, length: int) -> Tensor:
         """Unit complex numbers of positions 0 to length - 1, shape (length, head_dim / 2)."""
@@ -86,14 +88,18 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         head=build.single(inner.lm_head),
         rotary=model.rotary_emb,
         vocab=effective(inner.lm_head)[0].shape[0],
+        own_memory=frozenset(_memory(t) for t in chain(policy.parameters(), policy.buffers())),
     )
 
 
-def refill(weights: Weights, policy: nn.Module, in_place: bool) -> bool:
+def refill(weights: Weights, policy: nn.Module) -> bool:
     """Put the policy's weights of now where those of before are, so that captured graphs read them.
 
+    What the engine has made (norms in float32, merged layers, joined matrices) is written over. What it borrows from the
+    policy holds the weights of now already, unless the policy keeps them elsewhere since.
+
     Returns:
-        False where that cannot be: the policy's own tensors are elsewhere now, or have other shapes.
+        False where that cannot be: borrowed tensors are elsewhere now, or shapes are others.
     """
     inner: Any = innermost(policy)
     if shape_of(policy) != weights.shape:
@@ -108,18 +114,25 @@ def refill(weights: Weights, policy: nn.Module, in_place: bool) -> bool:
         (weights.head, build.single(inner.lm_head)),
         (weights.embedding, effective(inner.model.embed_tokens)[0]),
     ]
-    return all(_copied(old, new, in_place) for old, new in chain(pairs, rest))
+    return all(_copied(old, new, weights.own_memory) for old, new in chain(pairs, rest))
 
 
-def _copied(old: Any, new: Any, in_place: bool) -> bool:
+def _copied(old: Any, new: Any, own_memory: frozenset[int]) -> bool:
     """Copy what has moved; the policy's own memory is never written to."""
     for target, source in zip(_tensors(old), _tensors(new), strict=True):
         if target.data_ptr() == source.data_ptr():
             continue
-        if in_place or target.shape != source.shape:
+        is_alike = (target.shape, target.dtype, target.device) == (source.shape, source.dtype, source.device)
+        if _memory(target) in own_memory or not is_alike:
             return False
         target.copy_(source)
     return True
+
+
+def _memory(tensor: Any) -> int:
+    """Address of the tensor; of this process's part where it is sharded (FSDP2)."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.data_ptr()
 
 
 def _tensors(part: Any) -> Iterator[Tensor]:
