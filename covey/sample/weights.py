@@ -72,22 +72,21 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         in_place: read the policy's own tensors where that is possible.
         may_pack: put weights into the layout that the processor reads fastest; without effect with `in_place`.
     """
-    inner: Any = innermost(policy)
-    shape, model = shape_of(policy), inner.model
-    embedding = effective(model.embed_tokens)[0]
-    has_pairs = not in_place
+    shape, has_pairs = shape_of(policy), not in_place
     build = _Builder(shape, dtype, has_pairs, may_pack and not in_place)
+    embedding, *layers, norm, head = _parts(build, policy)
+    model: Any = innermost(policy).model
     return Weights(
         shape=shape,
         dtype=dtype,
         device=embedding.device,
         has_pairs=has_pairs,
         embedding=embedding,
-        layers=[build.layer(layer) for layer in model.layers[: shape.layers]],
-        norm=build.norm(model.norm),
-        head=build.single(inner.lm_head),
+        layers=layers,
+        norm=norm,
+        head=head,
         rotary=model.rotary_emb,
-        vocab=effective(inner.lm_head)[0].shape[0],
+        vocab=len(head.weight),
         own_memory=frozenset(_memory(t) for t in chain(policy.parameters(), policy.buffers())),
     )
 
@@ -101,20 +100,25 @@ def refill(weights: Weights, policy: nn.Module) -> bool:
     Returns:
         False where that cannot be: borrowed tensors are elsewhere now, or shapes are others.
     """
-    inner: Any = innermost(policy)
     if shape_of(policy) != weights.shape:
         return False
     build = _Builder(weights.shape, weights.dtype, weights.has_pairs, may_pack=False)
-    pairs: Iterator[tuple[Any, Any]] = (
-        (old, build.layer(layer))
-        for old, layer in zip(weights.layers, inner.model.layers[: weights.shape.layers], strict=True)
-    )
-    rest = [
-        (weights.norm, build.norm(inner.model.norm)),
-        (weights.head, build.single(inner.lm_head)),
-        (weights.embedding, effective(inner.model.embed_tokens)[0]),
-    ]
-    return all(_copied(old, new, weights.own_memory) for old, new in chain(pairs, rest))
+    before = (weights.embedding, *weights.layers, weights.norm, weights.head)
+    pairs = zip(before, _parts(build, policy), strict=True)
+    return all(_copied(old, new, weights.own_memory) for old, new in pairs)
+
+
+def _parts(build: _Builder, policy: nn.Module) -> Iterator[Any]:
+    """Embedding, layers, last norm and head.
+
+    The order is one for all: gathering shards takes every process, and some may read anew where others fill again.
+    """
+    inner: Any = innermost(policy)
+    yield effective(inner.model.embed_tokens)[0]
+    for layer in inner.model.layers[: build.shape.layers]:
+        yield build.layer(layer)
+    yield build.norm(inner.model.norm)
+    yield build.single(inner.lm_head)
 
 
 def _copied(old: Any, new: Any, own_memory: frozenset[int]) -> bool:

@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 
 from covey.groups import Prompt
 from covey.sample import graphs, native, projections
+from covey.sample import weights as weights_module
 from covey.sample.engine import in_order
 from covey.sample.fast import Limits, layout_of, sample_fast
 from covey.sample.graphs import Graphs
@@ -147,6 +148,18 @@ def test_moved_weights_of_the_policy_are_not_written_to(place, in_place):
     module.weight.data = old + 1
     assert not refill(weights, model)
     assert torch.equal(old, before)
+
+
+def test_weights_are_gathered_in_one_order(monkeypatch):
+    """A process without graphs reads anew while others fill again; gathering a shard takes all of them at once."""
+    model, read = tiny_model("qwen2"), []
+    original = weights_module.effective
+    monkeypatch.setattr(weights_module, "effective", lambda module: read.append(module) or original(module))
+    weights = weights_of(model, torch.float32, in_place=False, may_pack=False)
+    anew = list(read)
+    read.clear()
+    assert refill(weights, model)
+    assert read == anew and len(anew) > 10
 
 
 def test_who_has_ended_may_be_looked_at_seldom():
