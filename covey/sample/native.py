@@ -23,6 +23,7 @@ from covey.groups import Group, Prompt
 from covey.sample import selfcheck
 from covey.sample.batch import coarse
 from covey.sample.drafts import Memory
+from covey.sample.effective import is_sharded
 from covey.sample.family import why_not
 from covey.sample.fast import Limits, layout_of, sample_fast
 from covey.sample.general import sample_generally
@@ -92,9 +93,11 @@ class NativeEngine:
         self.graphs: Graphs | None = None
         self._is_stale = True
         self.reason: str | None = None
-        """Why the policy takes the general path; None: it takes the fast one, or none is known yet."""
+        """Why the last call took the general path; None: it took the fast one, or there was none yet."""
+        self._why_not: str | None = None
+        """Why the policy always takes the general path; None: it does not."""
         self._checked: Any = None
-        """The policy whose check has passed, or failed for `reason`."""
+        """The policy whose check has passed, or failed for `_why_not`."""
 
     def load(self, policy: nn.Module) -> None:
         """Use the policy's weights as they are now. They are read when sampling starts."""
@@ -118,19 +121,24 @@ class NativeEngine:
         weights = self._prepared(self.policy)
         if not prompts:
             return
-        weights = self._within_window(weights, prompts, settings)
-        if weights is not None:
+        weights = self._within_window(self.policy, weights, prompts, settings)
+        if weights is None:
+            yield from self._sample_generally(self.policy, prompts, group_size, settings)
+        else:
             yield from self._sample_fast(weights, prompts, group_size, settings)
-            return
-        device = next(self.policy.parameters()).device
+
+    def _sample_generally(
+        self, policy: nn.Module, prompts: Sequence[Prompt], group_size: int, settings: Sampling
+    ) -> Iterator[Group]:
+        budget = self._budget(next(policy.parameters()).device)
         yield from sample_generally(
-            self.policy,
+            policy,
             self.autocast,
             prompts,
             group_size,
             settings,
             self.decode,
-            self._budget(device),
+            budget,
             self.max_sequences,
         )
 
@@ -191,24 +199,42 @@ class NativeEngine:
 
     def _prepared(self, policy: nn.Module) -> Weights | None:
         """What the fast path computes with; None: the policy takes the general path."""
-        if self.path == "general" or (self.weights is None and not self._is_fast(policy)):
+        weights = None if self.path == "general" else self._fast_weights(policy)
+        self.reason = "path='general' asks for it" if self.path == "general" else self._why_not
+        if weights is None:
+            self._refuse_shards(policy)
+        return weights
+
+    def _fast_weights(self, policy: nn.Module) -> Weights | None:
+        if self.weights is None and not self._is_fast(policy):
             return None
         if self.weights is None or self._is_stale:
             self.weights = self._read(policy)
             self._is_stale = False
         if self._checked is None or self._checked() is not policy:
             self._check(policy, self.weights)
-        if self.reason is not None:
+        if self._why_not is not None:
             self.weights = None
         return self.weights
 
+    def _refuse_shards(self, policy: nn.Module) -> None:
+        """The general path calls the model as often as a process's own completions need; shards need all processes."""
+        if is_sharded(policy):
+            raise EngineError(
+                f"This policy ({type(innermost(policy)).__name__}) takes the general path: {self.reason}. Its weights are "
+                "sharded (FSDP2 or ZeRO-3), so every process has to take part in every forward pass, and on this path each makes as "
+                "many as its own completions need: they would wait for each other for ever. Use DDP, ZeRO-1 or ZeRO-2, which "
+                "leave the weights whole, or a policy of the Llama family, within its sliding window if it has one: it takes the "
+                "fast path, which gathers the weights."
+            )
+
     def _is_fast(self, policy: nn.Module) -> bool:
         if self._checked is not None and self._checked() is policy:
-            return self.reason is None
-        self.reason = why_not(policy) or self._why_not_dtype(policy)
-        if self.reason is not None and self.path == "fast":
-            raise EngineError(f"The fast path cannot decode this policy: {self.reason}. Set path='auto'.")
-        return self.reason is None
+            return self._why_not is None
+        self._why_not = why_not(policy) or self._why_not_dtype(policy)
+        if self._why_not is not None and self.path == "fast":
+            raise EngineError(f"The fast path cannot decode this policy: {self._why_not}. Set path='auto'.")
+        return self._why_not is None
 
     def _why_not_dtype(self, policy: nn.Module) -> str | None:
         dtype, device = self._dtype(policy), next(policy.parameters()).device
@@ -221,18 +247,18 @@ class NativeEngine:
         self._checked = weakref.ref(policy)
         if gap <= bound:
             return
-        self.reason = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
+        self._why_not = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
         if self.path == "fast":
-            raise EngineError(f"The fast path cannot decode this policy: {self.reason}.")
+            raise EngineError(f"The fast path cannot decode this policy: {self._why_not}.")
         warnings.warn(
-            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self.reason}. The "
+            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self._why_not}. The "
             "general path is used instead, which is slower.",
             CoveyWarning,
             stacklevel=4,
         )
 
     def _within_window(
-        self, weights: Weights | None, prompts: Sequence[Prompt], settings: Sampling
+        self, policy: nn.Module, weights: Weights | None, prompts: Sequence[Prompt], settings: Sampling
     ) -> Weights | None:
         """The fast path attends to everything, so it takes only texts that a sliding window holds."""
         longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
@@ -243,6 +269,8 @@ class NativeEngine:
                 f"The fast path knows no sliding window: prompt and completion may have {longest} tokens, and the window has "
                 f"{weights.shape.longest}. Set path='auto'."
             )
+        self.reason = f"prompt and completion may have {longest} tokens, and the sliding window has {weights.shape.longest}"
+        self._refuse_shards(policy)
         return None
 
     @torch.no_grad()

@@ -118,6 +118,42 @@ def test_a_sliding_window_that_is_too_short_takes_the_general_path():
     )
 
 
+@pytest.fixture
+def processes(monkeypatch):
+    """Tells that there are two of them."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda *_: 2)
+
+
+def sharded(model):
+    """As FSDP2 makes it: parameters know how to gather themselves."""
+    for parameter in model.parameters():
+        parameter.full_tensor = lambda whole=parameter: whole.data
+    return model
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, []], ids=["with prompts", "without"])
+def test_sharded_weights_are_refused_where_processes_would_wait_for_each_other(processes, prompts):
+    """On every process alike, whatever its prompts are."""
+    for model, options in ((tiny_model("gpt2"), {}), (tiny_model("qwen2"), {"path": "general"})):
+        assert not prompts or ids_of(engine_of(model, **options))
+        with pytest.raises(EngineError, match=r"FSDP2 or ZeRO-3.*Use DDP"):
+            ids_of(engine_of(sharded(model), **options), prompts)
+    model = tiny_model("gpt2")
+    next(model.parameters()).ds_id = 1
+    with pytest.raises(EngineError, match=r"GPT2.*is not of the Llama family"):
+        ids_of(engine_of(model), prompts)
+
+
+def test_sharded_weights_take_the_fast_path_within_the_window(processes):
+    model = sharded(tiny_model("mistral", scale=3.0, sliding_window=12))
+    engine, short = engine_of(model), replace(SETTINGS, max_new_tokens=2)
+    said = ids_of(engine, PROMPTS[:1], settings=short)
+    with pytest.raises(EngineError, match=r"sliding window has 12.*sharded"):
+        ids_of(engine)
+    assert ids_of(engine, PROMPTS[:1], settings=short) == said
+
+
 def test_a_fast_path_that_computes_something_else_is_not_used(monkeypatch):
     """The check sees a wrong scale of the scores; one warning, and samples are those of the general path."""
     model = tiny_model("qwen2", scale=3.0)
