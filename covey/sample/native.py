@@ -98,6 +98,8 @@ class NativeEngine:
         """Why the policy always takes the general path; None: it does not."""
         self._checked: Any = None
         """The policy whose check has passed, or failed for `_why_not`."""
+        self._warned: set[str] = set()
+        """What a warning was given about."""
 
     def load(self, policy: nn.Module) -> None:
         """Use the policy's weights as they are now. They are read when sampling starts."""
@@ -271,7 +273,16 @@ class NativeEngine:
             )
         self.reason = f"prompt and completion may have {longest} tokens, and the sliding window has {weights.shape.longest}"
         self._refuse_shards(policy)
+        self._warn_once(
+            "window",
+            f"The fast sampler knows no sliding window: {self.reason}. Such calls take the general path, which is slower.",
+        )
         return None
+
+    def _warn_once(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(text, CoveyWarning, stacklevel=5)
 
     @torch.no_grad()
     def _read(self, policy: nn.Module) -> Weights:

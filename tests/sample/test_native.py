@@ -109,13 +109,28 @@ def test_biases_ties_and_head_sizes_are_read_from_the_model():
 def test_a_sliding_window_that_is_too_short_takes_the_general_path():
     model = tiny_model("mistral", scale=3.0, sliding_window=12)
     expected = ids_of(engine_of(model, path="general"))
-    assert ids_of(engine_of(model)) == expected
+    with pytest.warns(CoveyWarning, match="window"):
+        assert ids_of(engine_of(model)) == expected
     with pytest.raises(EngineError, match="window"):
         ids_of(engine_of(model, path="fast"))
     short = replace(SETTINGS, max_new_tokens=2)
     assert ids_of(engine_of(model, path="fast"), PROMPTS[:1], 2, short) == ids_of(
         engine_of(model, path="general"), PROMPTS[:1], 2, short
     )
+
+
+def test_leaving_the_window_is_said_and_later_calls_are_fast_again(monkeypatch):
+    paths = []
+    for name in ("sample_fast", "sample_generally"):
+        original = getattr(native, name)
+        monkeypatch.setattr(native, name, lambda *a, n=name, f=original: paths.append(n) or f(*a))
+    engine, short = engine_of(tiny_model("mistral", sliding_window=12)), replace(SETTINGS, max_new_tokens=2)
+    with pytest.warns(CoveyWarning, match="sliding window has 12.*slower") as caught:
+        for settings in (SETTINGS, short, SETTINGS):
+            ids_of(engine, PROMPTS[:1], settings=settings)
+            is_long = settings is SETTINGS
+            assert (engine.reason is not None and "14 tokens" in engine.reason) == is_long
+    assert paths == ["sample_generally", "sample_fast", "sample_generally"] and len(caught) == 1
 
 
 @pytest.fixture
