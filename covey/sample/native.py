@@ -44,8 +44,15 @@ SHARED_FROM = 3 << 18
 CPU. Below, they are read faster than the operations take that two products and their sum need more."""
 
 
+PREFILL_TOKENS = 2048
+"""Tokens of prompts that are read at once by default."""
+
+
 class NativeEngine:
     """Samples inside the process; see `covey.sample.engine.Engine` for the contract.
+
+    The general path heeds neither `dtype` nor any argument from `prefill_tokens` to `in_place`: where one of them asks for what
+    it does not do, it warns once.
 
     Args:
         decode: token ids → text without end and padding tokens.
@@ -55,11 +62,12 @@ class NativeEngine:
         dtype: what the fast path computes in; by default that of `autocast`, or of the weights.
         memory: bytes that the cache may take; by default a part of what is free when sampling starts.
         max_sequences: sequences that are decoded together at most.
-        prefill_tokens: tokens of prompts that are read at once.
+        prefill_tokens: tokens of prompts that are read at once; 2048 by default.
         shares_prompts: store a prompt once for all of its completions; by default on a CPU, where it saves more than it
-            costs (see `SHARED_FROM`).
+            costs (see `SHARED_FROM`). On CUDA, True gives up captured graphs, which makes steps of small policies slower.
         drafts: guess tokens from siblings and from earlier calls where few sequences are left (see
-            `covey.sample.drafts`); what is said does not change. By default for greedy decoding on a CPU, where it pays.
+            `covey.sample.drafts`); what is said does not change. By default for greedy decoding on a CPU, where it pays. On
+            CUDA, True gives up captured graphs, as a graph has one token per sequence.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.
         checks: check the books of cache and scheduler after every step; for tests.
@@ -74,7 +82,7 @@ class NativeEngine:
         dtype: torch.dtype | None = None,
         memory: int | None = None,
         max_sequences: int = 512,
-        prefill_tokens: int = 2048,
+        prefill_tokens: int | None = None,
         shares_prompts: bool | None = None,
         drafts: bool | None = None,
         in_place: bool | None = None,
@@ -132,6 +140,7 @@ class NativeEngine:
     def _sample_generally(
         self, policy: nn.Module, prompts: Sequence[Prompt], group_size: int, settings: Sampling
     ) -> Iterator[Group]:
+        self._warn_of_options(policy)
         budget = self._budget(next(policy.parameters()).device)
         yield from sample_generally(
             policy,
@@ -173,7 +182,7 @@ class NativeEngine:
         return Limits(
             memory=self._budget(weights.device),
             max_sequences=self.max_sequences,
-            prefill_tokens=self.prefill_tokens,
+            prefill_tokens=PREFILL_TOKENS if self.prefill_tokens is None else self.prefill_tokens,
             shares_prompts=shares,
             drafts=drafts,
             interval=1 if on_cpu or drafts else INTERVAL,
@@ -279,6 +288,22 @@ class NativeEngine:
         )
         return None
 
+    def _warn_of_options(self, policy: nn.Module) -> None:
+        """Say which arguments the general path does not heed: those that ask for something else than what it does."""
+        does = {
+            "dtype": None if self.dtype is None else self._own_dtype(policy),
+            "prefill_tokens": None,
+            "shares_prompts": False,
+            "drafts": False,
+            "in_place": True,
+        }
+        idle = [f"{name}={v}" for name in does if (v := getattr(self, name)) not in (None, does[name])]
+        if idle:
+            self._warn_once(
+                "options",
+                f"{', '.join(idle)} has no effect on the general path, which this policy takes: {self.reason}.",
+            )
+
     def _warn_once(self, about: str, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
@@ -297,8 +322,10 @@ class NativeEngine:
         return weights_of(policy, dtype, in_place)
 
     def _dtype(self, policy: nn.Module) -> torch.dtype:
-        if self.dtype is not None:
-            return self.dtype
+        return self._own_dtype(policy) if self.dtype is None else self.dtype
+
+    def _own_dtype(self, policy: nn.Module) -> torch.dtype:
+        """What the policy itself computes in."""
         with self.autocast():
             return compute_dtype(next(policy.parameters()).device, _embedding(policy).dtype)
 

@@ -119,6 +119,32 @@ def test_a_sliding_window_that_is_too_short_takes_the_general_path():
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"prefill_tokens": 7}, ["prefill_tokens=7"]),
+        ({"shares_prompts": True, "drafts": True}, ["shares_prompts=True", "drafts=True"]),
+        ({"dtype": torch.bfloat16, "in_place": False}, ["dtype=torch.bfloat16", "in_place=False"]),
+        ({"dtype": torch.float32, "shares_prompts": False, "drafts": False, "in_place": True}, []),
+        ({"memory": 10**6, "max_sequences": 2}, []),
+    ],
+    ids=str,
+)
+def test_options_without_effect_on_the_general_path_are_named_once(options, named):
+    """Not those that ask for what that path does anyway."""
+    for model, path in ((tiny_model("gpt2"), "auto"), (tiny_model("qwen2"), "general")):
+        engine = engine_of(model, path=path, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CoveyWarning)
+            for _ in range(2):
+                ids_of(engine, PROMPTS[:1])
+        texts = [str(w.message) for w in caught if w.category is CoveyWarning]
+        assert len(texts) == bool(named) and all(name in texts[0] for name in named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CoveyWarning)
+        ids_of(engine_of(tiny_model("qwen2"), path="fast", **options))
+
+
 def test_leaving_the_window_is_said_and_later_calls_are_fast_again(monkeypatch):
     paths = []
     for name in ("sample_fast", "sample_generally"):
