@@ -36,7 +36,7 @@ class Sampling:
     """How completions are drawn.
 
     Raises:
-        ConfigError: a number with which nothing can be drawn.
+        ConfigError: a number with which nothing can be drawn, or an empty stop string.
     """
 
     max_new_tokens: int
@@ -95,6 +95,11 @@ class Sampling:
             f"between 0 and max_new_tokens, {self.max_new_tokens}",
         )
         _check("no_repeat_ngram_size", self.no_repeat_ngram_size, self.no_repeat_ngram_size >= 0, "0 or more")
+        if "" in self.stop_strings:
+            raise ConfigError(
+                f"stop_strings is {list(self.stop_strings)!r}, with an empty text. Every text has that in it, so each completion "
+                "would end after one token. Leave it out."
+            )
 
     @property
     def is_truncated(self) -> bool:
