@@ -60,7 +60,8 @@ class NativeEngine:
             dtype.
         path: "fast" and "general" insist on one of the paths; "auto" takes the fast one where it knows the policy.
         dtype: what the fast path computes in; by default that of `autocast`, or of the weights.
-        memory: bytes that the cache may take; by default a part of what is free when sampling starts.
+        memory: bytes that the cache may take, with captured graphs the logits too; by default a part of what is free when
+            sampling starts.
         max_sequences: sequences that are decoded together at most.
         prefill_tokens: tokens of prompts that are read at once; 2048 by default.
         shares_prompts: store a prompt once for all of its completions; by default on a CPU, where it saves more than it
@@ -192,14 +193,15 @@ class NativeEngine:
     def _budget(self, device: torch.device) -> int:
         if self.memory is not None:
             return self.memory
-        held = 0 if self.graphs is None else self.graphs.pool.bytes
+        held = 0 if self.graphs is None else self.graphs.bytes
         return cache_budget(device) + held
 
     @torch.inference_mode()
     def _graphs_for(self, weights: Weights, rows: int, longest: int, limits: Limits) -> Graphs:
         """Graphs and slots for so many texts; those of the last call, where they hold them."""
         layout, capacity = layout_of(weights), coarse(longest)
-        fitting = limits.memory // (capacity * layout.bytes_per_token)
+        logits = weights.vocab * weights.dtype.itemsize
+        fitting = limits.memory // (capacity * layout.bytes_per_token + logits)
         slots = max(1, min(rows, limits.max_sequences, fitting))
         if self.graphs is None or not self.graphs.holds(slots, capacity):
             self.graphs = None  # before the new ones take their memory

@@ -125,6 +125,33 @@ def test_longer_texts_and_more_sequences_get_new_slots(captures):
     assert engine.graphs is big
 
 
+def test_all_graphs_leave_their_logits_in_one_place(captures):
+    model = tiny_model("llama", scale=1.5)
+    engine = engine_of(model)
+    ids_of(engine)
+    kept = engine.graphs
+    assert len(kept.captured) > 3
+    assert {c.logits.untyped_storage().data_ptr() for c in kept.captured.values()} == {
+        kept.results.data_ptr()
+    }
+    assert kept.bytes == kept.pool.bytes + kept.slots * model.config.vocab_size * 4
+
+
+def test_slots_and_logits_keep_to_the_budget(captures):
+    """The logits of a row take more than its slot, as with a large vocabulary and short texts."""
+    model = tiny_model("llama", scale=1.5)
+    model.resize_token_embeddings(1 << 14, mean_resizing=False)
+    short = replace(SETTINGS, max_new_tokens=6)
+    free = engine_of(model)
+    expected = ids_of(free, settings=short)
+    assert free.graphs.results.nbytes > free.graphs.pool.bytes
+    for budget in (free.graphs.bytes // 2, free.graphs.bytes // 4):
+        engine = engine_of(model, memory=budget)
+        assert ids_of(engine, settings=short) == expected
+        # The number of slots is rounded up to one that recurs.
+        assert engine.graphs.bytes <= 1.25 * budget
+
+
 def test_a_call_that_is_given_up_leaves_no_slots_behind(captures):
     model = tiny_model("llama", scale=1.5)
     engine = engine_of(model)
