@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.distributed.processes import assert_close, completions, run
+from tests.distributed.processes import assert_close, completions, launch, run
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS
 
@@ -146,6 +146,16 @@ def test_sharded_weights_are_saved_and_resumed(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
+def test_a_sharded_policy_of_the_general_path_ends_with_an_error(tmp_path):
+    """Its processes would wait for each other inside the model until the launcher loses patience."""
+    folder = tiny_policy(tmp_path / "m", kind="gpt2", generation=MANY_ENDS)
+    config = {**FSDP2["fsdp_config"], "transformer_layer_cls_to_wrap": ["GPT2Block"]}
+    settings = {**SETTINGS, **FSDP2, "fsdp_config": config, "per_device_train_batch_size": 4}
+    (tmp_path / "out").mkdir()
+    done = launch(2, folder, tmp_path / "out", settings)
+    assert done.returncode != 0 and "FSDP2 or ZeRO-3" in done.stderr, done.stderr[-3000:]
+
+
 def test_no_thread_of_gloo_outlives_the_group(tmp_path):
     """One that does may abort the interpreter at its end. `worker.py` calls `end_processes`."""
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
