@@ -147,7 +147,7 @@ def test_sharded_weights_are_saved_and_resumed(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
 def test_a_sharded_policy_of_the_general_path_ends_with_an_error(tmp_path):
-    """Its processes would wait for each other inside the model until the launcher loses patience."""
+    """Where one makes more passes than the other, they would wait for each other inside the model."""
     folder = tiny_policy(tmp_path / "m", kind="gpt2", generation=MANY_ENDS)
     config = {**FSDP2["fsdp_config"], "transformer_layer_cls_to_wrap": ["GPT2Block"]}
     settings = {**SETTINGS, **FSDP2, "fsdp_config": config, "per_device_train_batch_size": 4}
