@@ -73,7 +73,9 @@ def _refuse_unknown(module: nn.Module, more: dict[str, Any]) -> None:
     """A comparison of outputs does not tell in half precision: its rounding hides a cap that scores rarely reach."""
     unknown = sorted(name for name, value in more.items() if value is not None and name not in HARMLESS)
     if unknown:
-        raise TypeError(f"{type(module).__name__} uses {', '.join(unknown)}, which packed attention does not compute")
+        raise TypeError(
+            f"{type(module).__name__} uses {', '.join(unknown)}, which packed attention does not compute"
+        )
 
 
 def _attend(

@@ -45,7 +45,7 @@ class Forward:
         self.temperature = temperature
         self.causal = innermost(policy)
         self.window = _sliding_window(policy)
-        self.is_fast = fast and can_score(policy) and not _learns_prompts(policy) and _is_whole(policy)
+        self.is_fast = fast and can_score(policy) and _is_whole(policy)
         self.is_checked = False
         teach(policy)
 
@@ -180,12 +180,6 @@ def _sliding_window(policy: nn.Module) -> int | None:
     windows = [getattr(text, "sliding_window", None)] if "sliding_attention" in layers else []
     windows += [getattr(m, "sliding_window", None) for m in policy.modules()]
     return min((w for w in windows if isinstance(w, int) and w > 0), default=None)
-
-
-def _learns_prompts(policy: nn.Module) -> bool:
-    """Whether the adapter puts virtual tokens before every row."""
-    adapters = getattr(policy, "peft_config", None) or {}
-    return any(getattr(c, "is_prompt_learning", False) for c in adapters.values())
 
 
 def _is_whole(policy: nn.Module) -> bool:
