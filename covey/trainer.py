@@ -134,6 +134,7 @@ class GRPOTrainer(RecordedTrainer):
         self.model_accepts_loss_kwargs = True
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         setup.let_gradients_through(policy)
+        setup.keep_outputs(self.accelerator)
         self.engine: Engine = construction.make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self._make_scorer(rewards, weights)
         self.keep_books(

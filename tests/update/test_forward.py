@@ -167,6 +167,19 @@ def test_a_window_shorter_than_the_sequence_takes_the_plain_way():
     assert not forward._packs(long) and forward._packs(short)
 
 
+def test_the_first_use_takes_as_many_passes_whatever_the_batch():
+    """Processes that share weights would wait for one another if one compared the two ways and another did not."""
+    passes = {}
+    for name, groups in {"long": [(7, (5, 9))], "long prompt": [(20, (3,))], "short": [(3, (2, 4))]}.items():
+        model = tiny_model("mistral", scale=3.0, sliding_window=8)
+        forward, calls = Forward(model), []
+        model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
+        forward(model, batch_of(groups))
+        assert forward.is_fast
+        passes[name] = len(calls)
+    assert passes == {"long": 3, "long prompt": 3, "short": 3}
+
+
 @pytest.mark.parametrize("break_it", ["scale", "positions"])
 def test_a_model_that_packing_does_not_fit_falls_back_with_one_line(break_it, caplog):
     model = tiny_model("qwen2", scale=3.0)
