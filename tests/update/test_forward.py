@@ -320,6 +320,15 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch):
     assert largest.elements == 2**21 // (4 * vocabulary) * vocabulary < tokens * vocabulary
 
 
+def test_nothing_is_kept_where_there_is_no_backward_pass(monkeypatch):
+    """Old and reference log-probabilities, though the weights want gradients: one chunk is the largest tensor."""
+    monkeypatch.setattr(logits_module, "CHUNK_BYTES", 2**20)
+    weight = torch.randn(4000, 8, requires_grad=True)
+    with Largest() as largest, torch.no_grad():
+        chunked_logprobs(torch.randn(2048, 8), weight, None, torch.zeros(2048, dtype=torch.long), Logits())
+    assert largest.elements == 2**20 // (4 * 4000) * 4000
+
+
 @pytest.mark.parametrize(
     ("groups", "rows"),
     [
