@@ -212,6 +212,15 @@ def let_gradients_through(policy: Any) -> None:
         policy.enable_input_require_grads()
 
 
+def keep_outputs(accelerator: Any) -> None:
+    """Let FSDP2 give outputs as they were computed. accelerate rounds them to half precision where that is computed in:
+    log-probabilities, which are made in float32, would be left with 8 bits. To be called before the model is wrapped."""
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    policy: Any = getattr(plugin, "mixed_precision_policy", None)
+    if plugin is not None and hasattr(policy, "output_dtype"):
+        plugin.mixed_precision_policy = replace(policy, output_dtype=None)
+
+
 def check_can_cut(args: GRPOConfig, distributed: Any) -> None:
     """A limit of tokens makes processes differ in the number of passes; only DDP talks once per backward pass.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from covey.config import resolving
 from tests.distributed.processes import assert_close, completions, launch, run
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS
@@ -128,6 +129,23 @@ def test_sharded_weights_take_the_steps_of_whole_ones(tmp_path, more):
     assert [e["kl"] for e in single[1] if "kl" in e] == pytest.approx(
         [e["kl"] for e in double[1] if "kl" in e], rel=1e-3, abs=1e-6
     )
+
+
+@pytest.mark.parametrize("more", [dict(), dict(gradient_checkpointing=True)])
+def test_sharded_weights_in_half_precision_are_packed_and_score_as_whole_ones(tmp_path, monkeypatch, more):
+    """FSDP2 computes in bfloat16 and keeps weights in float32: the comparison of the two ways has to allow for the first,
+    and log-probabilities must not be rounded on their way out, which would be 0.016 nats where they are above 4."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    monkeypatch.setattr(resolving, "computes_bf16", lambda on_cpu: True)  # as in `worker.py`
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, "bf16": True, "learning_rate": 1e-3, **more}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2, beta=0.1)
+    double = run(2, folder, tmp_path / "two", **settings, **FSDP2)
+    assert [json.loads((tmp_path / "two" / f"packs{rank}.json").read_text()) for rank in range(2)] == [
+        True
+    ] * 2
+    for key in ("sampling/logp_gap/mean", "sampling/logp_gap/max"):
+        whole, sharded = ([e[key] for e in side[1] if key in e] for side in (single, double))
+        assert whole and max(sharded) < 3 * max(whole), (key, whole, sharded)
 
 
 def test_sharded_weights_are_saved_and_resumed(tmp_path):
