@@ -23,7 +23,15 @@ from covey.update.packing import Section
 
 NAME = "covey_packed"
 HARMLESS = frozenset(
-    ("cache", "output_attentions", "past_key_values", "position_embeddings", "position_ids", "use_cache")
+    (
+        "cache",
+        "cache_position",
+        "output_attentions",
+        "past_key_values",
+        "position_embeddings",
+        "position_ids",
+        "use_cache",
+    )
 )
 """What layers may pass that changes no score. Longer sequences than `sliding_window` never come here."""
 
