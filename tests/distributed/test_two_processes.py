@@ -140,9 +140,8 @@ def test_sharded_weights_in_half_precision_are_packed_and_score_as_whole_ones(tm
     settings = {**SETTINGS, "per_device_train_batch_size": 4, "bf16": True, "learning_rate": 1e-3, **more}
     single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2, beta=0.1)
     double = run(2, folder, tmp_path / "two", **settings, **FSDP2)
-    assert [json.loads((tmp_path / "two" / f"packs{rank}.json").read_text()) for rank in range(2)] == [
-        True
-    ] * 2
+    packs = [json.loads((tmp_path / "two" / f"packs{rank}.json").read_text()) for rank in range(2)]
+    assert packs == [True, True]
     for key in ("sampling/logp_gap/mean", "sampling/logp_gap/max"):
         whole, sharded = ([e[key] for e in side[1] if key in e] for side in (single, double))
         assert whole and max(sharded) < 3 * max(whole), (key, whole, sharded)
@@ -163,7 +162,6 @@ def test_sharded_weights_are_saved_and_resumed(tmp_path):
     assert_close(whole[0], rest[0], 1e-7)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
 def test_a_sharded_policy_of_the_general_path_ends_with_an_error(tmp_path):
     """Where one makes more passes than the other, they would wait for each other inside the model."""
     folder = tiny_policy(tmp_path / "m", kind="gpt2", generation=MANY_ENDS)
@@ -174,6 +172,7 @@ def test_a_sharded_policy_of_the_general_path_ends_with_an_error(tmp_path):
     assert done.returncode != 0 and "FSDP2 or ZeRO-3" in done.stderr, done.stderr[-3000:]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
 def test_no_thread_of_gloo_outlives_the_group(tmp_path):
     """One that does may abort the interpreter at its end. `worker.py` calls `end_processes`."""
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
