@@ -14,7 +14,6 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey.bookkeeping import Books
-from covey.checkpoint.folders import checkpoints
 from covey.checkpoint.resuming import ResumableTrainer
 from covey.checkpoint.timing import EndOfEpoch, is_over
 from covey.config import GRPOConfig
@@ -53,6 +52,8 @@ class RecordedTrainer(ResumableTrainer):
         self.books = Books(self._exchange, make_recording() if is_main else None)
         self.stop = StopAfterStep(StopSignals(is_main, self.args.world_size > 1), self._exchange)
         self.resume_command: str | None = None
+        self._resumed: str | None = None
+        """The checkpoint that the run goes on from."""
         self._remarks: tuple[str, ...] = ()
         for callback in (self.stop, EndOfEpoch(), _Moments(self)):
             self.add_callback(callback)
@@ -75,7 +76,7 @@ class RecordedTrainer(ResumableTrainer):
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
         choice = self.choose_checkpoint(asked)
         self.restart()
-        self._remarks, self._random_state_of = choice.remarks, None
+        self._resumed, self._remarks, self._random_state_of = choice.folder, choice.remarks, None
         self.books.run = Ledger()
         try:
             with self.stop.signals.heard():
@@ -94,12 +95,12 @@ class RecordedTrainer(ResumableTrainer):
 
     def _leave(self, signal: int) -> NoReturn:
         """End the run that a signal stopped."""
-        step, whole = self.state.global_step, list(checkpoints(Path(self._output_dir)).values())
+        saved = self.last_checkpoint()
         message = farewell(
             signal,
-            step,
+            self.state.global_step,
             self.state.max_steps,
-            str(whole[-1]) if whole else None,
+            None if saved is None else str(saved),
             self.save_fault,
             self.resume_command,
         )
@@ -111,6 +112,7 @@ class RecordedTrainer(ResumableTrainer):
 
     def begin(self) -> None:
         """Called when a run begins or goes on, before its first step."""
+        self.set_checkpoints_aside(self._resumed)  # before the record, which they are named after, is moved
         if self.books.recording is not None:
             self.books.recording.begin(self.state.global_step)
         for remark in self._remarks:
