@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
 from transformers import TrainerCallback
@@ -21,6 +21,8 @@ from covey.errors import CoveyWarning, DatasetError
 from covey.metrics import Ledger
 from covey.recording import Recording, resolved_display
 from covey.signals import RunStopped, StopAfterStep, StopSignals, farewell
+
+T = TypeVar("T")
 
 
 class RecordedTrainer(ResumableTrainer):
@@ -92,6 +94,28 @@ class RecordedTrainer(ResumableTrainer):
             self._leave(signal)
         self.books.close("finished")
         return result._replace(training_loss=result.metrics["train_loss"])
+
+    def read_or_save(self, read: Callable[[], T]) -> T:
+        """What `read` returns; where a row cannot be used in any process, the steps so far are saved before the run ends.
+
+        Called between two optimizer steps, before anything is drawn.
+
+        Raises:
+            DatasetError: in all processes.
+        """
+        try:
+            rows, fault = read(), None
+        except DatasetError as error:
+            rows, fault = None, str(error)
+        fault = next((f for f in self._exchange(fault) if f is not None), None)
+        if fault is None:
+            return cast(T, rows)
+        is_saved = self.stop.saved_at == self.state.global_step and self.save_fault is None
+        if self.state.global_step and not is_saved:
+            self._save_checkpoint(self.model_wrapped, None)
+        saved = self.last_checkpoint()
+        ways = f" The run is saved in {saved}: mend the row, and go on from there." if saved else ""
+        raise DatasetError(f"{fault}{ways}")
 
     def _leave(self, signal: int) -> NoReturn:
         """End the run that a signal stopped."""

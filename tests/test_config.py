@@ -198,7 +198,7 @@ def test_values_of_the_right_kind_in_other_clothes_pass():
         num_iterations=np.int64(2),
         max_grad_norm=None,
         fp16=np.False_,
-        reward_weights=[1],
+        reward_weights=(1, 0.5),
     )
     assert (config.beta, config.learning_rate, config.num_iterations) == (0, 0.5, 2)
     made = {

@@ -246,7 +246,7 @@ class GRPOConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        typed.check_kinds(self)
+        typed.check_kinds(self, GRPOConfig)
         typed.check_finite(self)
         resolving.read_dicts(self)
         resolving.resolve_checkpointing(self)

@@ -26,12 +26,14 @@ MAY_BE_INFINITE = ("epsilon_high", "covariance_high")
 """Upper bounds of which None is not the absence; infinity is."""
 
 
-def check_kinds(config: GRPOConfig) -> None:
+def check_kinds(config: GRPOConfig, cls: type) -> None:
     """A number is a number and not text, a whole one is whole, a switch is true or false.
 
     None passes for settings of TrainingArguments: for some of them that is another way to say no.
+
+    Args:
+        cls: GRPOConfig itself: what a class derived from it adds is its own affair.
     """
-    cls: type = type(config)
     inherited = {f.name for f in fields(TrainingArguments)}
     for name, kind in kinds_of(cls).items():
         value = getattr(config, name)
@@ -40,7 +42,7 @@ def check_kinds(config: GRPOConfig) -> None:
             setattr(config, name, value)
         if not set(options(kind)) <= CHECKED or (value is None and name in inherited):
             continue
-        if not fits_any(value, kind):
+        if not fits_any(list(value) if isinstance(value, tuple) else value, kind):
             raise ConfigError(
                 f"{name} is {value!r}; it must be {describe(kind, 'None')}.{_hint(value, kind)}"
             )
@@ -51,7 +53,7 @@ def check_finite(config: GRPOConfig) -> None:
     inherited = {f.name for f in fields(TrainingArguments)} - {"learning_rate"}
     for name in [f.name for f in fields(config) if f.name not in inherited]:
         value = getattr(config, name)
-        for number in value if isinstance(value, list) else [value]:
+        for number in value if isinstance(value, list | tuple) else [value]:
             if not isinstance(number, float) or math.isfinite(number):
                 continue
             if not (number == math.inf and name in MAY_BE_INFINITE):

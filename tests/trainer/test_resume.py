@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 
 from covey.checkpoint.folders import checkpoints
-from covey.errors import CheckpointError
+from covey.errors import CheckpointError, DatasetError
 from covey.signals import RunStopped
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, make, rows, same, train, weights
@@ -232,3 +232,21 @@ def test_a_run_that_goes_back_does_not_find_its_undone_steps_again(tmp_path):
         make(folder, run, stopped_at(3), rows(16), **settings).train(str(run / "checkpoint-2"))
     assert f"Saved in {run / 'checkpoint-3'}. To go on" in stop.value.message
     assert list(checkpoints(run)) == [2, 3]
+
+
+@pytest.mark.parametrize("save_steps", [1, 100])
+def test_a_row_that_cannot_be_used_costs_no_step(tmp_path, save_steps):
+    folder, run = tiny_policy(tmp_path / "m", generation=MANY_ENDS), tmp_path / "run"
+    settings = {**SETTINGS, "shuffle_dataset": False, "save_strategy": "steps", "save_steps": save_steps}
+    settings |= {"use_adaptive_entropy": True, "entropy_target": 4.0}
+    mended = rows(16)
+    broken = Dataset.from_list([*mended.to_list()[:7], {"prompt": "say " * 2000}, *mended.to_list()[8:]])
+    stopped = make(folder, run, Recorder(by_ids), broken, **settings)
+    with pytest.raises(
+        DatasetError, match=f"Row 7: .* The run is saved in {run / 'checkpoint-3'}: mend the row"
+    ):
+        stopped.train()
+    resumed = make(folder, run, Recorder(by_ids), mended, **settings)
+    resumed.train(resume_from_checkpoint=True)
+    whole = train(folder, tmp_path / "whole", Recorder(by_ids), mended, **settings)
+    assert numbers(resumed) == numbers(whole) and same(weights(resumed), weights(whole))
