@@ -7,14 +7,13 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey.bookkeeping import Books
-from covey.checkpoint.folders import checkpoints
 from covey.checkpoint.resuming import ResumableTrainer
 from covey.checkpoint.timing import EndOfEpoch, is_over
 from covey.config import GRPOConfig
@@ -22,6 +21,8 @@ from covey.errors import CoveyWarning, DatasetError
 from covey.metrics import Ledger
 from covey.recording import Recording, resolved_display
 from covey.signals import RunStopped, StopAfterStep, StopSignals, farewell
+
+T = TypeVar("T")
 
 
 class RecordedTrainer(ResumableTrainer):
@@ -53,6 +54,8 @@ class RecordedTrainer(ResumableTrainer):
         self.books = Books(self._exchange, make_recording() if is_main else None)
         self.stop = StopAfterStep(StopSignals(is_main, self.args.world_size > 1), self._exchange)
         self.resume_command: str | None = None
+        self._resumed: str | None = None
+        """The checkpoint that the run goes on from."""
         self._remarks: tuple[str, ...] = ()
         for callback in (self.stop, EndOfEpoch(), _Moments(self)):
             self.add_callback(callback)
@@ -75,7 +78,7 @@ class RecordedTrainer(ResumableTrainer):
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
         choice = self.choose_checkpoint(asked)
         self.restart()
-        self._remarks, self._random_state_of = choice.remarks, None
+        self._resumed, self._remarks, self._random_state_of = choice.folder, choice.remarks, None
         self.books.run = Ledger()
         try:
             with self.stop.signals.heard():
@@ -92,14 +95,36 @@ class RecordedTrainer(ResumableTrainer):
         self.books.close("finished")
         return result._replace(training_loss=result.metrics["train_loss"])
 
+    def read_or_save(self, read: Callable[[], T]) -> T:
+        """What `read` returns; where a row cannot be used in any process, the steps so far are saved before the run ends.
+
+        Called between two optimizer steps, before anything is drawn.
+
+        Raises:
+            DatasetError: in all processes.
+        """
+        try:
+            rows, fault = read(), None
+        except DatasetError as error:
+            rows, fault = None, str(error)
+        fault = next((f for f in self._exchange(fault) if f is not None), None)
+        if fault is None:
+            return cast(T, rows)
+        is_saved = self.stop.saved_at == self.state.global_step and self.save_fault is None
+        if self.state.global_step and not is_saved:
+            self._save_checkpoint(self.model_wrapped, None)
+        saved = self.last_checkpoint()
+        ways = f" The run is saved in {saved}: mend the row, and go on from there." if saved else ""
+        raise DatasetError(f"{fault}{ways}")
+
     def _leave(self, signal: int) -> NoReturn:
         """End the run that a signal stopped."""
-        step, whole = self.state.global_step, list(checkpoints(Path(self._output_dir)).values())
+        saved = self.last_checkpoint()
         message = farewell(
             signal,
-            step,
+            self.state.global_step,
             self.state.max_steps,
-            str(whole[-1]) if whole else None,
+            None if saved is None else str(saved),
             self.save_fault,
             self.resume_command,
         )
@@ -111,6 +136,7 @@ class RecordedTrainer(ResumableTrainer):
 
     def begin(self) -> None:
         """Called when a run begins or goes on, before its first step."""
+        self.set_checkpoints_aside(self._resumed)  # before the record, which they are named after, is moved
         if self.books.recording is not None:
             self.books.recording.begin(self.state.global_step)
         for remark in self._remarks:

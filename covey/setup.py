@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from covey.config import GRPOConfig
-from covey.errors import ConfigError, CoveyWarning, RewardError
+from covey.errors import ConfigError, CoveyWarning, DatasetError, RewardError
 from covey.plan import Plan, make_plan
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.sample.loader import column_names, is_map_style
-from covey.sample.prompts import Overlong, PromptReader
+from covey.sample.prompts import Overlong, PromptReader, checked_content
 from covey.sample.settings import GenerationOptions, Sampling, generation_options
 
+MOST_PROMPTS = 100_000
+"""Rows whose prompts are looked at before a run; some seconds' work."""
 MOST_TASKS = 100
 """More values than this in the task column are identities of rows, not tasks."""
 
@@ -43,15 +45,44 @@ def check_columns(rewards: Sequence[Reward], train_dataset: Any, eval_dataset: A
     Raises:
         RewardError: one is missing.
     """
-    named = {"train_dataset": train_dataset}
-    if isinstance(eval_dataset, dict):
-        named |= {f"eval_dataset[{name!r}]": part for name, part in eval_dataset.items()}
-    else:
-        named["eval_dataset"] = eval_dataset
-    for name, dataset in named.items():
+    for name, dataset in _named(train_dataset, eval_dataset).items():
         columns = None if dataset is None else column_names(dataset)
         if columns is not None:
             _check_columns(rewards, columns, name)
+
+
+def check_prompts(train_dataset: Any, eval_dataset: Any) -> None:
+    """Every row has a prompt, as far as that is cheap to see: in lists, and in `datasets.Dataset`s without a format.
+
+    Only the first `MOST_PROMPTS` rows of a dataset are looked at; nothing is tokenised.
+
+    Raises:
+        DatasetError: a prompt is empty, or neither text nor messages.
+    """
+    for name, dataset in _named(train_dataset, eval_dataset).items():
+        for number, row in enumerate(_rows(dataset)):
+            try:
+                checked_content(row, number)
+            except DatasetError as error:
+                raise DatasetError(f"{name}: {error}") from None
+
+
+def _rows(dataset: Any) -> Iterator[Mapping[str, Any]]:
+    """The rows of a dataset, or their prompts alone, as far as it gives them away at once."""
+    if isinstance(dataset, list):
+        return iter(dataset[:MOST_PROMPTS])
+    is_table = is_map_style(dataset) and hasattr(dataset, "select_columns") and hasattr(dataset, "format")
+    if is_table and "prompt" in dataset.column_names and dataset.format["type"] is None:
+        return iter(dataset.select_columns(["prompt"]).select(range(min(len(dataset), MOST_PROMPTS))))
+    return iter(())
+
+
+def _named(train_dataset: Any, eval_dataset: Any) -> dict[str, Any]:
+    """The datasets by the names that messages call them."""
+    parts = eval_dataset if isinstance(eval_dataset, dict) else None
+    if parts is None:
+        return {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
+    return {"train_dataset": train_dataset} | {f"eval_dataset[{n!r}]": part for n, part in parts.items()}
 
 
 def _check_columns(rewards: Sequence[Reward], columns: Sequence[str], name: str) -> None:

@@ -113,10 +113,11 @@ class StopAfterStep(TrainerCallback):
         self.signals, self.exchange = signals, exchange
         self.stopped_by = 0
         """The signal that all processes agreed to stop for; 0: none."""
-        self._saved_at = -1
+        self.saved_at = -1
+        """The last step whose checkpoint was due and written."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.stopped_by, self._saved_at = 0, -1
+        self.stopped_by, self.saved_at = 0, -1
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._look(control)
@@ -132,11 +133,11 @@ class StopAfterStep(TrainerCallback):
             return
         if not ends_epoch(state):
             control.should_log = control.should_evaluate = control.should_save = False
-        if self._saved_at != state.global_step:
+        if self.saved_at != state.global_step:
             control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._saved_at = state.global_step
+        self.saved_at = state.global_step
 
     def _look(self, control: Any) -> None:
         self.stopped_by = self.stopped_by or max(self.exchange(self.signals.received))

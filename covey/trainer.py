@@ -116,6 +116,7 @@ class GRPOTrainer(RecordedTrainer):
         rewards, weights = construction.load_rewards(
             args, reward_funcs, reward_processing_classes, train_dataset, eval_dataset
         )
+        setup.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = construction.load_policy(args, given)
         self._make_plan(args, tokenizer, policy, ending, train_dataset)
         warn_if_cycled(self.plan)
@@ -211,9 +212,8 @@ class GRPOTrainer(RecordedTrainer):
 
     def _sample_and_score(self, rows: Sequence[Numbered]) -> list[ScoredGroup]:
         """A window's scored groups: this process's own, or all of them where groups straddle processes."""
-        scored = [
-            s for prompts, reserve in self.allotment.rounds(rows) for s in self._score(prompts, reserve)
-        ]
+        rounds = self.read_or_save(lambda: self.allotment.rounds(rows))
+        scored = [s for prompts, reserve in rounds for s in self._score(prompts, reserve)]
         everything = self.allotment.in_order(self._exchange(scored))
         if self.books.recording is not None:
             self.books.recording.groups(self._present_step, everything)

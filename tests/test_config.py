@@ -1,7 +1,9 @@
 """Every wrong setting has a message that names it; retired names work; hardware falls back loudly or not at all."""
 
+import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -175,3 +177,82 @@ def test_generation_kwargs_are_read():
 
 def test_peft_config_without_peft_is_none():
     assert get_peft_config(ModelConfig()) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (dict(beta="0.1"), "a number. Leave out the quotes: 0.1."),
+        (dict(epsilon="0.2"), "a number."),
+        (dict(temperature="1.0"), "a number."),
+        (dict(importance_sampling_cap="2"), "a number or None."),
+        (dict(learning_rate="1e-3"), "a number. Leave out the quotes: 1e-3."),
+        (dict(learning_rate=True), "a number."),
+        (dict(max_grad_norm="1"), "a number."),
+        (dict(warmup_steps="5"), "a number."),
+        (dict(top_k=5.5), "a whole number."),
+        (dict(num_iterations=True), "a whole number."),
+        (dict(seed="a"), "a whole number."),
+        (dict(max_steps=10.0), "a whole number."),
+        (dict(reward_weights=["a"]), "a list (a number) or None."),
+        (dict(gradient_checkpointing="no"), "true or false or None."),
+        (dict(record=1), "true or false."),
+        (dict(beta=None), "a number."),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(given, kind):
+    [(name, value)] = given.items()
+    with pytest.raises(ConfigError) as error:
+        settings(**given)
+    assert str(error.value).startswith(f"{name} is {value!r}; it must be {kind}")
+
+
+def test_values_of_the_right_kind_in_other_clothes_pass():
+    config = settings(
+        beta=0,
+        learning_rate=np.float32(0.5),
+        num_iterations=np.int64(2),
+        max_grad_norm=None,
+        fp16=np.False_,
+        reward_weights=(1, 0.5),
+    )
+    assert (config.beta, config.learning_rate, config.num_iterations) == (0, 0.5, 2)
+    made = {
+        f: getattr(config, f) for f in ("warmup_steps", "logging_steps", "save_steps", "eval_steps", "bf16")
+    }
+    settings(**made)  # what a constructed one says of itself can be given again
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "name", ["beta", "epsilon", "entropy_coef", "learning_rate", "importance_sampling_cap", "delta"]
+)
+def test_a_number_that_is_not_finite_is_refused_by_name(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is {value}; it must be finite"):
+        settings(**{name: value})
+
+
+def test_only_bounds_that_say_so_may_be_infinite():
+    assert settings(epsilon_high=math.inf).epsilon_high == math.inf
+    assert settings(loss_type="clip_cov", covariance_high=math.inf).covariance_high == math.inf
+    for wrong in (
+        dict(epsilon_high=math.nan),
+        dict(epsilon_high=-math.inf),
+        dict(reward_weights=[1.0, math.nan]),
+    ):
+        with pytest.raises(ConfigError, match="must be finite"):
+            settings(**wrong)
+
+
+def test_a_negative_learning_rate_is_refused():
+    with pytest.raises(ConfigError, match=r"learning_rate is -0\.1; .* must not be negative"):
+        settings(learning_rate=-0.1)
+
+
+@pytest.mark.parametrize("epochs", [0, -1.0, math.nan, math.inf])
+def test_a_run_of_no_length_is_refused(epochs):
+    with pytest.raises(ConfigError, match="max_steps is 0: a run of zero steps"):
+        settings(max_steps=0)
+    with pytest.raises(ConfigError, match=f"num_train_epochs is {epochs}; without max_steps"):
+        settings(num_train_epochs=epochs)
+    assert settings(max_steps=3, num_train_epochs=epochs).max_steps == 3

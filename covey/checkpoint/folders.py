@@ -3,9 +3,10 @@
     <run>/checkpoint-<step>             whole, always
     <run>/_saving/checkpoint-<step>     being written; whole as soon as it has a manifest
     <run>/_saving/old-…                 being deleted
+    <run>/_checkpoints-<start>/…        those of another run, which began at that time; never deleted
 
-`_saving` is a name that `transformers.trainer_utils.get_last_checkpoint` does not take for a checkpoint, and that pushes to
-a hub leave out. A kill between two moves loses nothing: `tidy` finishes what was begun.
+`_saving` and `_checkpoints-…` are names that `transformers.trainer_utils.get_last_checkpoint` does not take for a checkpoint,
+and that pushes to a hub leave out. A kill between two moves loses nothing: `tidy` finishes what was begun.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from pathlib import Path
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from covey.checkpoint.manifest import damage, read_manifest, sync
+from covey.runs import schema
+from covey.runs.header import free_name, stamp_of, start_stamp
 
 STAGING = "_saving"
+ASIDE = "_checkpoints"
 _NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
@@ -40,6 +44,31 @@ def checkpoints(run: Path) -> dict[int, Path]:
         return {}
     found = {step: p for p in run.iterdir() if (step := step_of(p)) is not None and p.is_dir()}
     return dict(sorted(found.items()))
+
+
+def set_aside(run: Path, resumed: Path | None, step: int) -> Path | None:
+    """Move the checkpoints away that are not of the run that starts now, so that the last one is always its own.
+
+    Args:
+        resumed: the checkpoint that the run goes on from; None: it begins anew, and none is its own.
+        step: the step of that checkpoint. Whole checkpoints of later steps belong to what is being undone; damaged ones
+            are never gone on from, and stay.
+
+    Returns:
+        The folder that they lie in now, named as the record of their run is when it is moved aside; None: there are none.
+    """
+    is_own = resumed is not None and resumed.resolve().parent == run.resolve()
+    found = checkpoints(run)
+    others = [p for s, p in found.items() if not is_own or (s > step and damage(p) is None)]
+    if not others:
+        return None
+    stamp = start_stamp(run / schema.FOLDER) or stamp_of(max(p.stat().st_mtime for p in others))
+    target = free_name(run / f"{ASIDE}-{stamp}")
+    target.mkdir()
+    for folder in others:
+        os.rename(folder, target / folder.name)
+    sync(run)
+    return target
 
 
 def publish(staged: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from covey.checkpoint.choosing import Choice, choose
 from covey.checkpoint.faults import Faults
-from covey.checkpoint.folders import STAGING, checkpoint_name, checkpoints, publish, rotate, tidy
+from covey.checkpoint.folders import STAGING, checkpoint_name, checkpoints, publish, rotate, set_aside, tidy
 from covey.checkpoint.manifest import write_manifest
 from covey.checkpoint.quiet import without_progress_bars
 from covey.errors import CoveyWarning
@@ -55,6 +55,25 @@ class WholeCheckpoints(Trainer):
             tidy(run)
         self._exchange(None)
         return choose(asked, run, self.args.local_process_index == 0, self._exchange)
+
+    def set_checkpoints_aside(self, resumed: str | None) -> None:
+        """Called in every process when a run begins or goes on: the checkpoints of other runs make way for its own.
+
+        One process does it. Where nodes have disks of their own, one on each node does.
+        """
+        run = Path(self.args.output_dir or ".")
+        for turn in (self.is_world_process_zero(), self.args.local_process_index == 0):
+            aside = (
+                set_aside(run, Path(resumed) if resumed else None, self.state.global_step) if turn else None
+            )
+            self._exchange(None)
+            if aside is not None:
+                print(f"The checkpoints of an earlier run in {run} are now in {aside}.")
+
+    def last_checkpoint(self) -> Path | None:
+        """The checkpoint of the present step, or else the last that there is; None: there is none."""
+        found = checkpoints(Path(self.args.output_dir or "."))
+        return found.get(self.state.global_step) or next(reversed(found.values()), None)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         run = Path(self._get_output_dir(trial))

@@ -41,6 +41,20 @@ WITHOUT_EFFECT = {
 """Settings of TrainingArguments that GRPO does not use, and why."""
 
 
+def check_run(config: GRPOConfig) -> None:
+    """How far and how long the run goes."""
+    not_negative("learning_rate", config.learning_rate, "the length of a step downhill")
+    if config.max_steps == 0:
+        raise ConfigError(
+            "max_steps is 0: a run of zero steps. Give the number of optimizer steps, or -1 to go by num_train_epochs."
+        )
+    if config.max_steps < 0 and not 0 < config.num_train_epochs < float("inf"):
+        raise ConfigError(
+            f"num_train_epochs is {config.num_train_epochs}; without max_steps it says how long the run is, and must be "
+            "positive and finite. To evaluate without training, call trainer.evaluate()."
+        )
+
+
 def check_sample(config: GRPOConfig) -> None:
     at_least("num_generations", config.num_generations, 2, "a completion is judged against its siblings")
     if config.num_generations_eval is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from covey.config import checks, resolving
+from covey.config import checks, resolving, typed
 from covey.config.checks import CORRECTION_MODES, ESTIMATORS
 from covey.config.fields import checks_names, help_text
 from covey.loss_types import LOSS_TYPES
@@ -134,7 +134,7 @@ class GRPOConfig(TrainingArguments):
         0.2, "Ratios below 1 - epsilon are clipped; above 1 + epsilon too, unless epsilon_high is set."
     )
     epsilon_high: float | None = help_text(
-        None, "Ratios above 1 + epsilon_high are clipped. Default: epsilon."
+        None, "Ratios above 1 + epsilon_high are clipped; inf: none are. Default: epsilon."
     )
     delta: float | None = help_text(
         None, "Ratios of tokens with negative advantage are capped here (two-sided clipping)."
@@ -155,7 +155,7 @@ class GRPOConfig(TrainingArguments):
     dppo_kl_coef: float = help_text(1e-3, "Weight of (l - b)² in DPPO.")
     covariance_share: float = help_text(2e-4, "Share of the tokens that clip_cov and kl_cov act on.")
     covariance_low: float = help_text(1.0, "clip_cov acts on covariances of at least this.")
-    covariance_high: float = help_text(5.0, "clip_cov acts on covariances of at most this.")
+    covariance_high: float = help_text(5.0, "clip_cov acts on covariances of at most this; inf: no limit.")
     kl_cov_coef: float = help_text(1.0, "Weight of kl_cov's penalty.")
     beta: float = help_text(0.0, "Weight of the KL divergence to the reference; 0: no reference is kept.")
     kl_in_reward: bool = help_text(
@@ -246,6 +246,8 @@ class GRPOConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        typed.check_kinds(self, GRPOConfig)
+        typed.check_finite(self)
         resolving.read_dicts(self)
         resolving.resolve_checkpointing(self)
         resolving.resolve_hardware(self)
@@ -253,6 +255,7 @@ class GRPOConfig(TrainingArguments):
             self.metric_for_best_model = "reward"
         super().__post_init__()
         resolving.read_aliases(self)
+        checks.check_run(self)
         checks.check_sample(self)
         checks.check_score(self)
         checks.check_update(self)

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any
 
 from covey.config import GRPOConfig, ModelConfig
-from covey.recipes.settings import default_of, describe, kinds_of
+from covey.config.kinds import describe, kinds_of
+from covey.recipes.settings import default_of
 
 MOST_WORDS = 60
 """Longer descriptions are cut; those of transformers fill pages."""

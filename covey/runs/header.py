@@ -95,13 +95,30 @@ def completions_share(record_completions: str | float) -> float:
 
 def move_aside(folder: Path) -> Path | None:
     """Keep the record of an earlier run beside the new one, under the time at which it started."""
+    stamp = start_stamp(folder)
+    if stamp is None:
+        return None
+    target = free_name(folder.with_name(f"{folder.name}-{stamp}"))
+    shutil.move(folder, target)
+    return target
+
+
+def start_stamp(folder: Path) -> str | None:
+    """When the run of a record started, as names of files have it: `20260131-235959`; None where there is no record."""
     if not (folder / schema.RUN).exists():
         return None
-    started = read_header(folder).get("started") or (folder / schema.RUN).stat().st_mtime
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
-    target, number = folder.with_name(f"{folder.name}-{stamp}"), 1
+    return stamp_of(read_header(folder).get("started") or (folder / schema.RUN).stat().st_mtime)
+
+
+def stamp_of(seconds: float) -> str:
+    """Seconds since 1970 as names of files have them, in local time."""
+    return time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
+
+
+def free_name(wanted: Path) -> Path:
+    """A path that nothing has yet: the one that is wanted, or with a number behind it."""
+    target, number = wanted, 1
     while target.exists():
         number += 1
-        target = folder.with_name(f"{folder.name}-{stamp}-{number}")
-    shutil.move(folder, target)
+        target = wanted.with_name(f"{wanted.name}-{number}")
     return target

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from covey.checkpoint import folders
-from covey.checkpoint.folders import STAGING, checkpoints, discard, publish, rotate, tidy
+from covey.checkpoint.folders import STAGING, checkpoints, discard, publish, rotate, set_aside, tidy
 from covey.checkpoint.manifest import damage
 from tests.checkpoint.folder import written
 
@@ -84,3 +84,33 @@ def test_a_kill_in_the_middle_of_a_deletion_leaves_no_half_checkpoint_under_its_
     assert not folder.exists()
     tidy(tmp_path)
     assert checkpoints(tmp_path) == {}
+
+
+def test_the_checkpoints_of_another_run_are_moved_and_nothing_else(tmp_path):
+    for step in (6, 8):
+        written(tmp_path, step)
+    (tmp_path / "checkpoint-last").mkdir()
+    (tmp_path / "final").mkdir()
+    first = set_aside(tmp_path, None, 0)
+    assert first is not None and first.parent == tmp_path and first.name.startswith("_checkpoints-")
+    assert checkpoints(tmp_path) == {} and list(checkpoints(first)) == [6, 8]
+    assert (tmp_path / "checkpoint-last").is_dir() and (tmp_path / "final").is_dir()
+    written(tmp_path, 6)
+    second = set_aside(tmp_path, None, 0)
+    assert (
+        second != first
+        and [damage(p) for p in (*checkpoints(first).values(), second / "checkpoint-6")] == [None] * 3
+    )
+    assert set_aside(tmp_path, None, 0) is None
+
+
+def test_a_run_that_goes_on_keeps_what_it_stands_on(tmp_path):
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for step in (2, 4, 6, 8):
+        written(run, step)
+    (run / "checkpoint-8" / "model.safetensors").write_text("damaged")
+    assert set_aside(run, run / "checkpoint-6", 6) is None
+    aside = set_aside(run, run / "checkpoint-4", 4)
+    assert list(checkpoints(aside)) == [6] and list(checkpoints(run)) == [2, 4, 8]
+    other = set_aside(run, written(elsewhere, 4), 4)
+    assert list(checkpoints(other)) == [2, 4, 8] and list(checkpoints(elsewhere)) == [4]

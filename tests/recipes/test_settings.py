@@ -6,11 +6,12 @@ from enum import Enum
 import pytest
 
 from covey import GRPOConfig, ModelConfig
+from covey.config.kinds import describe, kinds_of
 from covey.errors import ConfigError
 from covey.recipes.listing import listing
 from covey.recipes.nodes import Mark, node_of
 from covey.recipes.reading import read_yaml
-from covey.recipes.settings import default_of, describe, kinds_of, make, named, read_settings
+from covey.recipes.settings import default_of, make, named, read_settings
 
 HERE = Mark("r.yaml", 1)
 

@@ -1,13 +1,17 @@
 """Same seed, same run, bit for bit; stopped anywhere and resumed, the same run; evaluated or not, the same run."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 
-from covey.errors import CheckpointError
+from covey.checkpoint.folders import checkpoints
+from covey.errors import CheckpointError, DatasetError
+from covey.signals import RunStopped
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, make, rows, same, train, weights
 
@@ -186,3 +190,63 @@ def test_a_dataset_of_one_prompt_is_cycled(tmp_path):
         )
     assert trainer.state.global_step == 1
     assert recorder.calls[0]["ids"][:4] != recorder.calls[0]["ids"][4:], "the repeated prompt is sampled anew"
+
+
+def stopped_at(step):
+    """A reward during which SIGTERM comes in a step."""
+
+    def recorder(completion_ids, trainer_state, **_):
+        if trainer_state.global_step == step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return by_ids(completion_ids)
+
+    return recorder
+
+
+def test_a_fresh_run_does_not_go_on_from_the_checkpoints_of_the_run_before(tmp_path, capsys):
+    folder, run = tiny_policy(tmp_path / "m", generation=MANY_ENDS), tmp_path / "run"
+    settings = {**SETTINGS, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+    train(folder, run, Recorder(by_ids), rows(16), **settings)
+    before = make(folder, run, stopped_at(1), rows(16), **settings)
+    with pytest.raises(RunStopped) as stop:
+        before.train()
+    assert f"Saved in {run / 'checkpoint-1'}. To go on" in stop.value.message
+    assert list(checkpoints(run)) == [1]
+    (aside,) = run.glob("_checkpoints-*")
+    (record,) = run.glob("record-*")
+    assert list(checkpoints(aside)) == [4, 6]
+    assert aside.name.removeprefix("_checkpoints") == record.name.removeprefix("record")
+    assert f"are now in {aside}." in capsys.readouterr().out
+    after = make(folder, run, Recorder(by_ids), rows(16), **settings)
+    after.train(resume_from_checkpoint="auto")
+    whole = train(folder, tmp_path / "whole", Recorder(by_ids), rows(16), **settings)
+    assert numbers(after) == numbers(whole) and same(weights(after), weights(whole))
+    assert list(checkpoints(run)) == [4, 6] and list(checkpoints(aside)) == [4, 6]
+
+
+def test_a_run_that_goes_back_does_not_find_its_undone_steps_again(tmp_path):
+    folder, run = tiny_policy(tmp_path / "m", generation=MANY_ENDS), tmp_path / "run"
+    settings = {**SETTINGS, "save_strategy": "steps", "save_steps": 2}
+    train(folder, run, Recorder(by_ids), rows(16), **settings)
+    with pytest.raises(RunStopped) as stop:
+        make(folder, run, stopped_at(3), rows(16), **settings).train(str(run / "checkpoint-2"))
+    assert f"Saved in {run / 'checkpoint-3'}. To go on" in stop.value.message
+    assert list(checkpoints(run)) == [2, 3]
+
+
+@pytest.mark.parametrize("save_steps", [1, 100])
+def test_a_row_that_cannot_be_used_costs_no_step(tmp_path, save_steps):
+    folder, run = tiny_policy(tmp_path / "m", generation=MANY_ENDS), tmp_path / "run"
+    settings = {**SETTINGS, "shuffle_dataset": False, "save_strategy": "steps", "save_steps": save_steps}
+    settings |= {"use_adaptive_entropy": True, "entropy_target": 4.0}
+    mended = rows(16)
+    broken = Dataset.from_list([*mended.to_list()[:7], {"prompt": "say " * 2000}, *mended.to_list()[8:]])
+    stopped = make(folder, run, Recorder(by_ids), broken, **settings)
+    with pytest.raises(
+        DatasetError, match=f"Row 7: .* The run is saved in {run / 'checkpoint-3'}: mend the row"
+    ):
+        stopped.train()
+    resumed = make(folder, run, Recorder(by_ids), mended, **settings)
+    resumed.train(resume_from_checkpoint=True)
+    whole = train(folder, tmp_path / "whole", Recorder(by_ids), mended, **settings)
+    assert numbers(resumed) == numbers(whole) and same(weights(resumed), weights(whole))

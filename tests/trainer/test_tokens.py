@@ -1,5 +1,7 @@
 """Ids in the loss are the ids that were sampled; ends, padding, BOS, truncation and templates do what they should."""
 
+import re
+
 import pytest
 import torch
 from datasets import Dataset
@@ -8,7 +10,7 @@ from covey.errors import DatasetError
 from covey.sample.chat import encode_prompt, stop_ids, with_one_bos
 from covey.sample.prompts import PromptReader
 from tests.models import ASSISTANT, BOS, CHAT, EOS, PAD, USER, tiny_policy, tiny_tokenizer
-from tests.trainer.harness import MANY_ENDS, Recorder, by_length, chats, logged, rows, train
+from tests.trainer.harness import MANY_ENDS, Recorder, by_length, chats, logged, make, rows, train
 
 BOS_TEMPLATE = "<bos>" + CHAT
 
@@ -174,6 +176,15 @@ def test_rows_without_a_usable_prompt_are_named(row, words):
     with pytest.raises(DatasetError) as error:
         reader().read(row, 4, (0,))
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("form", [Dataset.from_list, list])
+@pytest.mark.parametrize("which", ["train_dataset", "eval_dataset['hard']"])
+def test_an_empty_prompt_is_found_before_anything_is_loaded(tmp_path, form, which):
+    good, bad = ([{"prompt": p} for p in prompts] for prompts in (["a", "b"], ["a", ""]))
+    train_rows, eval_rows = (bad, good) if which == "train_dataset" else (good, bad)
+    with pytest.raises(DatasetError, match=re.escape(f"{which}: Row 1: 'prompt' is str ''.")):
+        make("nowhere", tmp_path, by_length, form(train_rows), eval_dataset={"hard": form(eval_rows)})
 
 
 def test_chats_without_a_template_are_refused_with_what_to_do():
