@@ -17,6 +17,7 @@ import torch
 
 from covey.errors import LoadingError, RewardError
 from covey.groups import Message, PromptContent
+from covey.rewards.failure import Failure
 from covey.rewards.text import without_reasoning
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
@@ -45,7 +46,7 @@ class RewardModel:
         device: moves the model; by default it stays where it is.
         offload: keep the model on the CPU between calls.
 
-    A sample without a finite score is NaN, which means *failed*: it is left out, it does not count as 0.
+    A sample without a finite score is a `Failure`, a NaN with a reason: it is left out, it does not count as 0.
 
     Raises:
         LoadingError: several labels and no `reduce`.
@@ -89,7 +90,7 @@ class RewardModel:
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """One score per completion; NaN where it failed."""
+        """One score per completion; a `Failure`, which is NaN, where it failed."""
         inputs = [self.encode(p, c) for p, c in zip(prompts, completions, strict=True)]
         fitted = [self._fit(*sample) for sample in zip(inputs, prompts, completions, strict=True)]
         scores = self.score({ids for ids in fitted if ids})
@@ -97,7 +98,15 @@ class RewardModel:
             cut = sum(after != before for after, before in zip(fitted, inputs, strict=True))
             log_metric(f"reward_models/{self.__name__}/cut_share", cut / len(inputs))
             log_metric(f"reward_models/{self.__name__}/tokens", sum(map(len, fitted)) / len(inputs))
-        return [scores[ids] if ids else math.nan for ids in fitted]
+        return [
+            scores[after] if after else self._unscored(before)
+            for after, before in zip(fitted, inputs, strict=True)
+        ]
+
+    def _unscored(self, ids: Ids) -> Failure:
+        if not ids:
+            return Failure("there is no text to score")
+        return Failure(f"the text is longer than the {self.max_length} tokens that {self.__name__} takes")
 
     def encode(self, prompt: PromptContent, completion: PromptContent) -> Ids:
         """Token ids of prompt and completion together.
@@ -149,7 +158,8 @@ class RewardModel:
         scaled = (raw.double() - self.mean) / self.std
         if self.clip is not None:
             scaled = scaled.clamp(-self.clip, self.clip)  # NaN stays NaN
-        return [value if math.isfinite(value) else math.nan for value in scaled.tolist()]
+        unfinite = Failure(f"the score of {self.__name__} is not finite")
+        return [value if math.isfinite(value) else unfinite for value in scaled.tolist()]
 
     def _fit(self, ids: Ids, prompt: PromptContent, completion: PromptContent) -> Ids:
         """`ids`, shortened to `max_length` at the prompt's beginning; empty where that is not possible."""
