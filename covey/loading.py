@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from covey.config import ModelConfig
 from covey.errors import LoadingError
+from covey.folders import not_loaded
 from covey.hardware import has_cuda, has_package, use_instead
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -45,6 +46,7 @@ def load_policy(
                 "Leave them out, or pass the name."
             )
         return model
+    _check_is_model(model)
     kwargs = dict(init_kwargs or {})
     if isinstance(model, ModelConfig):
         kwargs = {**model.init_kwargs(), **kwargs}
@@ -100,6 +102,7 @@ def load_tokenizer(
     """
     if processing_class is not None:
         return getattr(processing_class, "tokenizer", processing_class)
+    _check_is_model(model)
     name = model_name(model)
     if not name:
         raise LoadingError(
@@ -108,7 +111,15 @@ def load_tokenizer(
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
-        raise LoadingError(f"The tokenizer of {name!r} cannot be loaded: {error}") from error
+        raise not_loaded("tokenizer of", name, error) from error
+
+
+def _check_is_model(model: Any) -> None:
+    if not isinstance(model, str | nn.Module | ModelConfig):
+        raise LoadingError(
+            f"model is {model!r}; it must be the name or the folder of a causal language model, as text, a ModelConfig, or a "
+            "loaded module."
+        )
 
 
 def model_name(model: str | nn.Module | ModelConfig) -> str:
@@ -162,8 +173,13 @@ def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
     """
     if peft_config is None:
         return policy
-    from peft import PeftModel, get_peft_model, prepare_model_for_kbit_training
+    from peft import PeftConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 
+    if not isinstance(peft_config, PeftConfig):
+        raise LoadingError(
+            f"peft_config is {peft_config!r}; it must be a PeftConfig, such as peft.LoraConfig(r=16, "
+            "target_modules='all-linear')."
+        )
     if isinstance(policy, PeftModel):
         raise LoadingError(
             "The model is a PeftModel already, and peft_config asks for another adapter. Pass one of the two, or merge the "
@@ -227,7 +243,7 @@ def load_adapter(
     try:
         config = PeftConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise LoadingError(f"{folder} holds no adapter: {error}") from error
+        raise not_loaded("adapter", folder, error) from error
     name = base or config.base_model_name_or_path
     if not name:
         raise LoadingError(
@@ -274,7 +290,7 @@ def _from_pretrained(name: str, kwargs: dict[str, Any]) -> nn.Module:
     try:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(name, **kwargs)
     except (OSError, ValueError) as error:
-        raise LoadingError(f"The policy {name!r} cannot be loaded: {error}") from error
+        raise not_loaded("policy", name, error) from error
     return model
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from covey.errors import LoadingError, RewardError
+from covey.folders import not_loaded
 from covey.groups import Message, PromptContent
 from covey.rewards.failure import Failure
 from covey.rewards.text import without_reasoning
@@ -222,14 +223,17 @@ def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) 
         options: those of `RewardModel`; everything else goes to `from_pretrained` (dtype, revision, ...).
 
     Raises:
-        LoadingError: the checkpoint has no trained classification head, or several labels and no `reduce`.
+        LoadingError: it cannot be loaded, has no trained classification head, or several labels and no `reduce`.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     own = {key: options.pop(key) for key in _OPTIONS if key in options}
-    model, info = AutoModelForSequenceClassification.from_pretrained(
-        name_or_path, output_loading_info=True, **options
-    )
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            name_or_path, output_loading_info=True, **options
+        )
+    except (OSError, ValueError) as error:
+        raise not_loaded("reward model", name_or_path, error) from error
     fresh = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if fresh:
         raise LoadingError(
@@ -243,7 +247,10 @@ def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) 
             for key in ("revision", "trust_remote_code", "token", "cache_dir")
             if key in options
         }
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
+        except (OSError, ValueError) as error:
+            raise not_loaded("tokenizer of the reward model", name_or_path, error) from error
     own.setdefault("name", _last_part(name_or_path))
     return RewardModel(model, tokenizer, **own)
 
