@@ -12,6 +12,11 @@ def is_folder(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1
 
 
+def is_absent(name: str) -> bool:
+    """Whether a name means a folder, and there is none."""
+    return is_folder(name) and not os.path.isdir(name)
+
+
 def not_loaded(what: str, name: str, error: Exception) -> LoadingError:
     """The error that says why something cannot be loaded.
 
@@ -21,7 +26,7 @@ def not_loaded(what: str, name: str, error: Exception) -> LoadingError:
         error: what the loader raised.
     """
     reason = str(error)
-    if is_folder(name) and not os.path.isdir(name):
+    if is_absent(name):
         there = "it is a file" if os.path.isfile(name) else "there is no such folder"
         reason = (
             f"{there} (looked for from {os.getcwd()}). Give the folder that holds its config.json, or the name of a "

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from covey.config import ModelConfig
 from covey.errors import LoadingError
-from covey.folders import not_loaded
+from covey.folders import is_absent, not_loaded
 from covey.hardware import has_cuda, has_package, use_instead
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -243,7 +243,9 @@ def load_adapter(
     try:
         config = PeftConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise not_loaded("adapter", folder, error) from error
+        if is_absent(folder):
+            raise not_loaded("adapter", folder, error) from error
+        raise LoadingError(f"{folder} holds no adapter: {error}") from error
     name = base or config.base_model_name_or_path
     if not name:
         raise LoadingError(

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from covey.config import GRPOConfig, ModelConfig, get_peft_config
 from covey.errors import LoadingError
-from covey.folders import is_folder, not_loaded
+from covey.folders import is_absent, not_loaded
 from covey.forecast.memory import OPTIMIZERS, Demand, Sizes
 from covey.loading import resolved_dtype
 from covey.plan import Plan
@@ -96,7 +96,7 @@ def _config(given: ModelConfig) -> Any:
             name, revision=given.model_revision, trust_remote_code=given.trust_remote_code
         )
     except (OSError, ValueError) as error:
-        if is_folder(name):
+        if is_absent(name):
             raise not_loaded("policy", name, error) from error
         reason = str(error).splitlines()[0]
         raise LoadingError(f"the config of {name} cannot be read: {reason}") from error
