@@ -67,7 +67,7 @@ def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[i
     policy = loading.with_adapter(policy, given.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
-    more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id", ())
+    more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id")
     return tokenizer, policy, tuple(stop_ids(tokenizer, loading.generation_config(policy), more_ends))
 
 

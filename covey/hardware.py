@@ -28,10 +28,17 @@ def use_instead(asked: str, reason: str, instead: str, strict: bool) -> None:
 
 
 def has_accelerator() -> bool:
-    """Whether torch sees an accelerator of any make."""
+    """Whether torch sees an accelerator that Covey trains on: any but Apple's MPS."""
     import torch
 
-    return torch.cuda.is_available() or torch.backends.mps.is_available() or _has_other_accelerator()
+    return torch.cuda.is_available() or (_has_other_accelerator() and not has_mps())
+
+
+def has_mps() -> bool:
+    """Whether torch sees Apple's MPS. It has no float64, in which sampling draws."""
+    import torch
+
+    return torch.backends.mps.is_available()
 
 
 def _has_other_accelerator() -> bool:

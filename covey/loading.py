@@ -7,6 +7,7 @@ lacks falls back with one warning (see `covey.hardware`).
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -166,11 +167,12 @@ def _reward(function: Any, tokenizer: Any, device: Any) -> Any:
 
 
 def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
-    """The policy inside a fresh adapter, its own weights frozen.
+    """The policy inside a fresh adapter, its own weights frozen; as it is where there is no `peft_config`.
 
     Raises:
-        LoadingError: it has an adapter already, or the adapter does not fit.
+        LoadingError: it has an adapter already, or the adapter does not fit, or it learns prompts, fresh or not.
     """
+    refuse_learned_prompts((getattr(policy, "peft_config", None) or {}).values())
     if peft_config is None:
         return policy
     from peft import PeftConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
@@ -180,6 +182,7 @@ def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
             f"peft_config is {peft_config!r}; it must be a PeftConfig, such as peft.LoraConfig(r=16, "
             "target_modules='all-linear')."
         )
+    refuse_learned_prompts([peft_config])
     if isinstance(policy, PeftModel):
         raise LoadingError(
             "The model is a PeftModel already, and peft_config asks for another adapter. Pass one of the two, or merge the "
@@ -195,6 +198,25 @@ def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
             f"The adapter does not fit {type(policy).__name__}: {error} Name the modules, or use "
             "lora_target_modules='all-linear'."
         ) from error
+
+
+def refuse_learned_prompts(adapters: Iterable[Any]) -> None:
+    """Refuse adapters that put virtual tokens before every row: positions would be counted without them.
+
+    Args:
+        adapters: configurations of peft.
+
+    Raises:
+        LoadingError: one of them learns prompts.
+    """
+    for adapter in adapters:
+        if getattr(adapter, "is_prompt_learning", False):
+            kind = getattr(adapter.peft_type, "value", adapter.peft_type)
+            raise LoadingError(
+                f"The adapter is a {type(adapter).__name__} ({kind}): it puts virtual tokens before every prompt, and Covey's "
+                "log-probabilities do not know of them. Use an adapter of the weights: LoRA or one of its kin (DoRA, rsLoRA, "
+                "LoHa, OFT, IA3)."
+            )
 
 
 def switch_off_dropout(model: nn.Module) -> None:
@@ -236,7 +258,7 @@ def load_adapter(
         init_kwargs: arguments for loading the base model.
 
     Raises:
-        LoadingError: there is no adapter, or its base model cannot be loaded.
+        LoadingError: there is no adapter, it learns prompts, or its base model cannot be loaded.
     """
     from peft import PeftConfig, PeftModel
 
@@ -246,6 +268,7 @@ def load_adapter(
         if is_absent(folder):
             raise not_loaded("adapter", folder, error) from error
         raise LoadingError(f"{folder} holds no adapter: {error}") from error
+    refuse_learned_prompts([config])
     name = base or config.base_model_name_or_path
     if not name:
         raise LoadingError(

@@ -97,17 +97,39 @@ def sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sa
 def eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
     """How evaluation samples: as training does, but for what `eval_generation_kwargs` says.
 
+    Its `eos_token_id` adds to the ids that end a completion, as that of `generation_kwargs` does.
+
     Raises:
-        ConfigError: an option that the sampler does not know.
+        ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
     """
     given = dict(as_dict(args.eval_generation_kwargs))
     if given.pop("do_sample", True) is False:
         training = replace(training, greedy=True)
-    own = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
-    direct = {name: given.pop(name) for name in own if name in given}
-    options = generation_options(given, vars(args))
+    direct: dict[str, Any] = {name: _number(name, given.pop(name)) for name in EVALUATED if name in given}
+    options = generation_options(given, vars(args), "eval_generation_kwargs")
     changed = {name: value for name, value in _of(options).items() if name in given}
-    return replace(training, **direct, **changed)
+    ending = tuple(dict.fromkeys((*training.stop_ids, *options.eos_token_id)))
+    padding = None if training.padding_id in ending else training.padding_id
+    try:
+        return replace(training, **direct, **changed, stop_ids=ending, padding_id=padding)
+    except ConfigError as error:
+        raise ConfigError(f"eval_generation_kwargs: {error}") from error
+
+
+EVALUATED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+"""Numbers that evaluation may have of its own."""
+
+OFF = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What None stands for."""
+
+
+def _number(name: str, value: Any) -> float:
+    number = OFF.get(name) if value is None else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ConfigError(
+            f"eval_generation_kwargs sets {name}={value!r}; it must be a number. Leave it out for training's."
+        )
+    return number
 
 
 def _of(options: GenerationOptions) -> dict[str, Any]:
@@ -188,6 +210,15 @@ def let_gradients_through(policy: Any) -> None:
     is_frozen = any(not p.requires_grad for p in policy.parameters())
     if is_frozen and hasattr(policy, "enable_input_require_grads"):
         policy.enable_input_require_grads()
+
+
+def keep_outputs(accelerator: Any) -> None:
+    """Let FSDP2 give outputs as they were computed. accelerate rounds them to half precision where that is computed in:
+    log-probabilities, which are made in float32, would be left with 8 bits. To be called before the model is wrapped."""
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    policy: Any = getattr(plugin, "mixed_precision_policy", None)
+    if plugin is not None and hasattr(policy, "output_dtype"):
+        plugin.mixed_precision_policy = replace(policy, output_dtype=None)
 
 
 def check_can_cut(args: GRPOConfig, distributed: Any) -> None:

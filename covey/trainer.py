@@ -66,7 +66,7 @@ class GRPOTrainer(RecordedTrainer):
         reward_processing_classes: tokenizers of reward models; by default their own.
         callbacks: `transformers.TrainerCallback`s.
         optimizers: an optimizer and a scheduler; by default those that `args` names.
-        peft_config: train this adapter instead of all weights.
+        peft_config: train this adapter instead of all weights: LoRA or its kin, none that learns prompts.
         model_init_kwargs: arguments for from_pretrained, when the model is given by name.
         quantization_config: quantises the frozen weights of a model given by name.
         compute_metrics: `f(covey.evaluation.Evaluation)` → numbers by name, after each evaluation. A metric that is not the
@@ -135,6 +135,7 @@ class GRPOTrainer(RecordedTrainer):
         self.model_accepts_loss_kwargs = True
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         setup.let_gradients_through(policy)
+        setup.keep_outputs(self.accelerator)
         self.engine: Engine = construction.make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self._make_scorer(rewards, weights)
         self.keep_books(

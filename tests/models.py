@@ -74,7 +74,7 @@ def tiny_model(kind: Kind = "qwen2", seed: int = 0, scale: float = 1.0, **config
     """
     torch.manual_seed(seed)
     config_class, model_class = POLICIES[kind]
-    sizes = _gpt2_sizes() if kind == "gpt2" else _llama_sizes()
+    sizes = _gpt2_sizes() if kind == "gpt2" else llama_sizes()
     ends = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     model = model_class(config_class(vocab_size=VOCABULARY, **{**ends, **sizes, **config})).eval()
     _stretch(model, scale)
@@ -111,14 +111,14 @@ def tiny_reward_model(
     tokenizer = tokenizer or tiny_tokenizer()
     torch.manual_seed(seed)
     config = transformers.Qwen2Config(
-        vocab_size=VOCABULARY, num_labels=num_labels, pad_token_id=tokenizer.pad_token_id, **_llama_sizes()
+        vocab_size=VOCABULARY, num_labels=num_labels, pad_token_id=tokenizer.pad_token_id, **llama_sizes()
     )
     model = transformers.Qwen2ForSequenceClassification(config).eval()
     _stretch(model, scale)
     return _saved(folder, model, tokenizer)
 
 
-def _llama_sizes() -> dict[str, Any]:
+def llama_sizes() -> dict[str, Any]:
     return {
         "hidden_size": 32,
         "intermediate_size": 64,

@@ -1,5 +1,7 @@
 """Every wrong setting has a message that names it; retired names work; hardware falls back loudly or not at all."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -114,6 +116,21 @@ def test_hardware_that_is_missing_falls_back_or_raises():
     with pytest.warns(CoveyWarning, match=r"load_in_4bit.*full precision|Full precision"):
         assert get_quantization_config(quantised) is None
     assert get_kbit_device_map() is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine has one of the two")
+def test_apples_mps_is_not_trained_on(monkeypatch):
+    """It has no float64, in which sampling draws: the first round would raise a TypeError."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr("covey.hardware._has_other_accelerator", lambda: True)
+    with pytest.warns(CoveyWarning, match=r"MPS.*float64.*The CPU is used instead") as said:
+        config = settings()
+    assert len(said) == 1 and config.use_cpu and config.device.type == "cpu" and config.bf16 is False
+    with pytest.raises(ConfigError, match="use_cpu=True"):
+        settings(strict_hardware=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert settings(use_cpu=True, strict_hardware=True).device.type == "cpu"
 
 
 def test_a_quantisation_is_described_where_the_hardware_has_it(monkeypatch):

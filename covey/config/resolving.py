@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from covey.config.fields import defaults
 from covey.errors import ConfigError
-from covey.hardware import computes_bf16, has_accelerator, use_instead
+from covey.hardware import computes_bf16, has_accelerator, has_mps, use_instead
 
 if TYPE_CHECKING:
     from covey.config.grpo import GRPOConfig
@@ -66,6 +66,9 @@ def resolve_checkpointing(config: GRPOConfig) -> None:
 
 
 def resolve_hardware(config: GRPOConfig) -> None:
+    if has_mps() and not config.use_cpu:
+        reason = "sampling draws in float64, which it lacks (use_cpu=True chooses the CPU)"
+        use_instead("Apple's MPS", reason, "the CPU", config.strict_hardware)
     if not has_accelerator():
         config.use_cpu = True
     if config.activation_offloading and config.use_cpu:

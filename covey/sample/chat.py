@@ -95,14 +95,12 @@ def decode_text(
 
 
 def stop_ids(
-    tokenizer: Tokenizer, generation_config: Any = None, more: Sequence[int] = ()
+    tokenizer: Tokenizer, generation_config: Any = None, more: Sequence[int] | int | None = None
 ) -> tuple[int, ...]:
     """Every id that ends a completion: the tokenizer's, those of the model's generation config, and `more`."""
     found: list[int] = []
-    for source in (
-        getattr(tokenizer, "eos_token_id", None),
-        getattr(generation_config, "eos_token_id", None),
-        list(more),
-    ):
-        found += list(source) if isinstance(source, list | tuple) else [source] if source is not None else []
-    return tuple(dict.fromkeys(int(i) for i in found))
+    own = (getattr(holder, "eos_token_id", None) for holder in (tokenizer, generation_config))
+    for source in (*own, more):
+        several = [source] if source is None or isinstance(source, int) else source
+        found += [int(i) for i in several if i is not None]
+    return tuple(dict.fromkeys(found))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 
@@ -22,6 +23,15 @@ def effective(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     if not hasattr(module, "base_layer"):
         return _full(_dequantised(module)), _full(getattr(module, "bias", None))
     return _with_adapters(module)
+
+
+def is_sharded(policy: nn.Module) -> bool:
+    """Whether several processes hold parts of the weights (FSDP2, DeepSpeed ZeRO-3).
+
+    Each of them has to take part in every forward pass of the model.
+    """
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return several and any(hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in policy.parameters())
 
 
 def _unwrapped(module: Any) -> Any:

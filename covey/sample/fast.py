@@ -169,11 +169,13 @@ class _Call:
         advance(logits, live, self.table, self.restrictions)
         self.batch.start(live)
         self.batch.lengths[rows] = 1
-        done = live.done.tolist()
-        going = [row for row, ended in zip(rows, done, strict=True) if not ended]
-        self.cache.add_completions({row: int(self.prompt_of[row]) for row in going})
+        ended = [row for row, done in zip(rows, live.done.tolist(), strict=True) if done]
+        for row in ended if self.stops.stops else ():
+            self.stops.end(row, self.table.ids[row, :1].tolist())
+        over = set(ended)
+        self.cache.add_completions({row: int(self.prompt_of[row]) for row in rows if row not in over})
         self.batch.rearrange()
-        return self._finish([row for row, ended in zip(rows, done, strict=True) if ended])
+        return self._finish(ended)
 
     def _prefill(self, new: Sequence[int]) -> None:
         if not new:

@@ -43,6 +43,8 @@ class Graphs:
         self.pool = Pool(layout, capacity, keys_transposed=False)
         self.pool.fix(rounded_up(slots))
         self.model = Llama(weights, capacity)
+        self.results = torch.empty(self.slots, weights.vocab, dtype=weights.dtype, device=weights.device)
+        """Where every graph leaves its logits: only one of them runs at a time, and there are many."""
         self.captured: dict[tuple[int, ...], Captured] = {}
         self.memory: Any = None
         """What all graphs allocate from; only one of them runs at a time."""
@@ -50,6 +52,11 @@ class Graphs:
     @property
     def slots(self) -> int:
         return len(self.pool.owners)
+
+    @property
+    def bytes(self) -> int:
+        """Of the slots and of the logits."""
+        return self.pool.bytes + self.results.nbytes
 
     def holds(self, slots: int, capacity: int) -> bool:
         """Whether a call fits in."""
@@ -79,8 +86,9 @@ class Graphs:
         tokens = tokens.clone()
         masks = [None if mask is None else mask.clone() for mask in step.masks]
         step = replace(step, places=step.places.clone(), positions=step.positions.clone(), masks=masks)
+        results = self.results[: len(tokens)]
         replay, logits, self.memory = capture(
-            lambda: self.model.logits(self.model.step(tokens, step)), self.memory
+            lambda: results.copy_(self.model.logits(self.model.step(tokens, step))), self.memory
         )
         return Captured(tokens, step, logits, replay)
 

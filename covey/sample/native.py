@@ -23,6 +23,7 @@ from covey.groups import Group, Prompt
 from covey.sample import selfcheck
 from covey.sample.batch import coarse
 from covey.sample.drafts import Memory
+from covey.sample.effective import is_sharded
 from covey.sample.family import why_not
 from covey.sample.fast import Limits, layout_of, sample_fast
 from covey.sample.general import sample_generally
@@ -43,8 +44,15 @@ SHARED_FROM = 3 << 18
 CPU. Below, they are read faster than the operations take that two products and their sum need more."""
 
 
+PREFILL_TOKENS = 2048
+"""Tokens of prompts that are read at once by default."""
+
+
 class NativeEngine:
     """Samples inside the process; see `covey.sample.engine.Engine` for the contract.
+
+    The general path heeds neither `dtype` nor any argument from `prefill_tokens` to `in_place`: where one of them asks for what
+    it does not do, it warns once.
 
     Args:
         decode: token ids → text without end and padding tokens.
@@ -52,13 +60,15 @@ class NativeEngine:
             dtype.
         path: "fast" and "general" insist on one of the paths; "auto" takes the fast one where it knows the policy.
         dtype: what the fast path computes in; by default that of `autocast`, or of the weights.
-        memory: bytes that the cache may take; by default a part of what is free when sampling starts.
+        memory: bytes that the cache may take, with captured graphs the logits too; by default a part of what is free when
+            sampling starts.
         max_sequences: sequences that are decoded together at most.
-        prefill_tokens: tokens of prompts that are read at once.
+        prefill_tokens: tokens of prompts that are read at once; 2048 by default.
         shares_prompts: store a prompt once for all of its completions; by default on a CPU, where it saves more than it
-            costs (see `SHARED_FROM`).
+            costs (see `SHARED_FROM`). On CUDA, True gives up captured graphs, which makes steps of small policies slower.
         drafts: guess tokens from siblings and from earlier calls where few sequences are left (see
-            `covey.sample.drafts`); what is said does not change. By default for greedy decoding on a CPU, where it pays.
+            `covey.sample.drafts`); what is said does not change. By default for greedy decoding on a CPU, where it pays. On
+            CUDA, True gives up captured graphs, as a graph has one token per sequence.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.
         checks: check the books of cache and scheduler after every step; for tests.
@@ -73,7 +83,7 @@ class NativeEngine:
         dtype: torch.dtype | None = None,
         memory: int | None = None,
         max_sequences: int = 512,
-        prefill_tokens: int = 2048,
+        prefill_tokens: int | None = None,
         shares_prompts: bool | None = None,
         drafts: bool | None = None,
         in_place: bool | None = None,
@@ -92,9 +102,13 @@ class NativeEngine:
         self.graphs: Graphs | None = None
         self._is_stale = True
         self.reason: str | None = None
-        """Why the policy takes the general path; None: it takes the fast one, or none is known yet."""
+        """Why the last call took the general path; None: it took the fast one, or there was none yet."""
+        self._why_not: str | None = None
+        """Why the policy always takes the general path; None: it does not."""
         self._checked: Any = None
-        """The policy whose check has passed, or failed for `reason`."""
+        """The policy whose check has passed, or failed for `_why_not`."""
+        self._warned: set[str] = set()
+        """What a warning was given about."""
 
     def load(self, policy: nn.Module) -> None:
         """Use the policy's weights as they are now. They are read when sampling starts."""
@@ -118,19 +132,25 @@ class NativeEngine:
         weights = self._prepared(self.policy)
         if not prompts:
             return
-        weights = self._within_window(weights, prompts, settings)
-        if weights is not None:
+        weights = self._within_window(self.policy, weights, prompts, settings)
+        if weights is None:
+            yield from self._sample_generally(self.policy, prompts, group_size, settings)
+        else:
             yield from self._sample_fast(weights, prompts, group_size, settings)
-            return
-        device = next(self.policy.parameters()).device
+
+    def _sample_generally(
+        self, policy: nn.Module, prompts: Sequence[Prompt], group_size: int, settings: Sampling
+    ) -> Iterator[Group]:
+        self._warn_of_options(policy)
+        budget = self._budget(next(policy.parameters()).device)
         yield from sample_generally(
-            self.policy,
+            policy,
             self.autocast,
             prompts,
             group_size,
             settings,
             self.decode,
-            self._budget(device),
+            budget,
             self.max_sequences,
         )
 
@@ -163,7 +183,7 @@ class NativeEngine:
         return Limits(
             memory=self._budget(weights.device),
             max_sequences=self.max_sequences,
-            prefill_tokens=self.prefill_tokens,
+            prefill_tokens=PREFILL_TOKENS if self.prefill_tokens is None else self.prefill_tokens,
             shares_prompts=shares,
             drafts=drafts,
             interval=1 if on_cpu or drafts else INTERVAL,
@@ -173,14 +193,15 @@ class NativeEngine:
     def _budget(self, device: torch.device) -> int:
         if self.memory is not None:
             return self.memory
-        held = 0 if self.graphs is None else self.graphs.pool.bytes
+        held = 0 if self.graphs is None else self.graphs.bytes
         return cache_budget(device) + held
 
     @torch.inference_mode()
     def _graphs_for(self, weights: Weights, rows: int, longest: int, limits: Limits) -> Graphs:
         """Graphs and slots for so many texts; those of the last call, where they hold them."""
         layout, capacity = layout_of(weights), coarse(longest)
-        fitting = limits.memory // (capacity * layout.bytes_per_token)
+        logits = weights.vocab * weights.dtype.itemsize
+        fitting = limits.memory // (capacity * layout.bytes_per_token + logits)
         slots = max(1, min(rows, limits.max_sequences, fitting))
         if self.graphs is None or not self.graphs.holds(slots, capacity):
             self.graphs = None  # before the new ones take their memory
@@ -191,24 +212,42 @@ class NativeEngine:
 
     def _prepared(self, policy: nn.Module) -> Weights | None:
         """What the fast path computes with; None: the policy takes the general path."""
-        if self.path == "general" or (self.weights is None and not self._is_fast(policy)):
+        weights = None if self.path == "general" else self._fast_weights(policy)
+        self.reason = "path='general' asks for it" if self.path == "general" else self._why_not
+        if weights is None:
+            self._refuse_shards(policy)
+        return weights
+
+    def _fast_weights(self, policy: nn.Module) -> Weights | None:
+        if self.weights is None and not self._is_fast(policy):
             return None
         if self.weights is None or self._is_stale:
             self.weights = self._read(policy)
             self._is_stale = False
         if self._checked is None or self._checked() is not policy:
             self._check(policy, self.weights)
-        if self.reason is not None:
+        if self._why_not is not None:
             self.weights = None
         return self.weights
 
+    def _refuse_shards(self, policy: nn.Module) -> None:
+        """The general path calls the model as often as a process's own completions need; shards need all processes."""
+        if is_sharded(policy):
+            raise EngineError(
+                f"This policy ({type(innermost(policy)).__name__}) takes the general path: {self.reason}. Its weights are "
+                "sharded (FSDP2 or ZeRO-3), so every process has to take part in every forward pass, and on this path each makes as "
+                "many as its own completions need: they would wait for each other for ever. Use DDP, ZeRO-1 or ZeRO-2, which "
+                "leave the weights whole, or a policy of the Llama family, within its sliding window if it has one: it takes the "
+                "fast path, which gathers the weights."
+            )
+
     def _is_fast(self, policy: nn.Module) -> bool:
         if self._checked is not None and self._checked() is policy:
-            return self.reason is None
-        self.reason = why_not(policy) or self._why_not_dtype(policy)
-        if self.reason is not None and self.path == "fast":
-            raise EngineError(f"The fast path cannot decode this policy: {self.reason}. Set path='auto'.")
-        return self.reason is None
+            return self._why_not is None
+        self._why_not = why_not(policy) or self._why_not_dtype(policy)
+        if self._why_not is not None and self.path == "fast":
+            raise EngineError(f"The fast path cannot decode this policy: {self._why_not}. Set path='auto'.")
+        return self._why_not is None
 
     def _why_not_dtype(self, policy: nn.Module) -> str | None:
         dtype, device = self._dtype(policy), next(policy.parameters()).device
@@ -221,18 +260,18 @@ class NativeEngine:
         self._checked = weakref.ref(policy)
         if gap <= bound:
             return
-        self.reason = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
+        self._why_not = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
         if self.path == "fast":
-            raise EngineError(f"The fast path cannot decode this policy: {self.reason}.")
+            raise EngineError(f"The fast path cannot decode this policy: {self._why_not}.")
         warnings.warn(
-            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self.reason}. The "
+            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self._why_not}. The "
             "general path is used instead, which is slower.",
             CoveyWarning,
             stacklevel=4,
         )
 
     def _within_window(
-        self, weights: Weights | None, prompts: Sequence[Prompt], settings: Sampling
+        self, policy: nn.Module, weights: Weights | None, prompts: Sequence[Prompt], settings: Sampling
     ) -> Weights | None:
         """The fast path attends to everything, so it takes only texts that a sliding window holds."""
         longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
@@ -243,7 +282,34 @@ class NativeEngine:
                 f"The fast path knows no sliding window: prompt and completion may have {longest} tokens, and the window has "
                 f"{weights.shape.longest}. Set path='auto'."
             )
+        self.reason = f"prompt and completion may have {longest} tokens, and the sliding window has {weights.shape.longest}"
+        self._refuse_shards(policy)
+        self._warn_once(
+            "window",
+            f"The fast sampler knows no sliding window: {self.reason}. Such calls take the general path, which is slower.",
+        )
         return None
+
+    def _warn_of_options(self, policy: nn.Module) -> None:
+        """Say which arguments the general path does not heed: those that ask for something else than what it does."""
+        does = {
+            "dtype": None if self.dtype is None else self._own_dtype(policy),
+            "prefill_tokens": None,
+            "shares_prompts": False,
+            "drafts": False,
+            "in_place": True,
+        }
+        idle = [f"{name}={v}" for name in does if (v := getattr(self, name)) not in (None, does[name])]
+        if idle:
+            self._warn_once(
+                "options",
+                f"{', '.join(idle)} has no effect on the general path, which this policy takes: {self.reason}.",
+            )
+
+    def _warn_once(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(text, CoveyWarning, stacklevel=5)
 
     @torch.no_grad()
     def _read(self, policy: nn.Module) -> Weights:
@@ -252,14 +318,16 @@ class NativeEngine:
         if in_place is None:
             embedding = _embedding(policy)
             in_place = embedding.device.type != "cpu" and embedding.dtype == dtype
-        if self.weights is not None and refill(self.weights, policy, in_place):
+        if self.weights is not None and refill(self.weights, policy):
             return self.weights
         self.release()
         return weights_of(policy, dtype, in_place)
 
     def _dtype(self, policy: nn.Module) -> torch.dtype:
-        if self.dtype is not None:
-            return self.dtype
+        return self._own_dtype(policy) if self.dtype is None else self.dtype
+
+    def _own_dtype(self, policy: nn.Module) -> torch.dtype:
+        """What the policy itself computes in."""
         with self.autocast():
             return compute_dtype(next(policy.parameters()).device, _embedding(policy).dtype)
 

@@ -98,12 +98,14 @@ class Sequences:
         for index, row in enumerate(rows):
             n = lengths[row]
             own = tuple(ids[index][:n])
+            finish = self._finish(own, row in stopped)
             completions.append(
                 Completion(
                     ids=own,
                     logprobs=tuple(logprobs[index][:n]),
-                    text=decode(own),
-                    finish=self._finish(own, row in stopped),
+                    # Evaluation may have end ids that `decode` knows nothing of.
+                    text=decode(own[:-1] if finish == "stop" else own),
+                    finish=finish,
                     policy_logprobs=None if policy is None else tuple(policy[index][:n]),
                 )
             )

@@ -36,7 +36,7 @@ class Sampling:
     """How completions are drawn.
 
     Raises:
-        ConfigError: a number with which nothing can be drawn.
+        ConfigError: a number with which nothing can be drawn, or an empty stop string.
     """
 
     max_new_tokens: int
@@ -95,6 +95,11 @@ class Sampling:
             f"between 0 and max_new_tokens, {self.max_new_tokens}",
         )
         _check("no_repeat_ngram_size", self.no_repeat_ngram_size, self.no_repeat_ngram_size >= 0, "0 or more")
+        if "" in self.stop_strings:
+            raise ConfigError(
+                f"stop_strings is {list(self.stop_strings)!r}, with an empty text. Every text has that in it, so each completion "
+                "would end after one token. Leave it out."
+            )
 
     @property
     def is_truncated(self) -> bool:
@@ -135,12 +140,15 @@ class GenerationOptions:
     """More ids that end a completion."""
 
 
-def generation_options(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> GenerationOptions:
+def generation_options(
+    given: Mapping[str, Any] | None, own: Mapping[str, Any], setting: str = "generation_kwargs"
+) -> GenerationOptions:
     """Read `generation_kwargs`.
 
     Args:
         given: the user's options.
         own: values of GRPOConfig's own sampling fields, by field name; a different value in `given` is a conflict.
+        setting: what errors call the options.
 
     Raises:
         ConfigError: an unknown option, one that GRPO decides itself, or one that contradicts a field.
@@ -151,26 +159,25 @@ def generation_options(given: Mapping[str, Any] | None, own: Mapping[str, Any]) 
         if name in known:
             options[name] = _frozen(name, value)
         elif name in OWN_NAMES:
-            _check_agrees(name, value, own)
+            _check_agrees(name, value, own, setting)
         elif name in FIXED:
             if value != FIXED[name]:
                 raise ConfigError(
-                    f"generation_kwargs sets {name}={value!r}, which GRPO decides itself. Leave it out."
+                    f"{setting} sets {name}={value!r}, which GRPO decides itself. Leave it out."
                 )
         else:
             raise ConfigError(
-                f"generation_kwargs has {name!r}, which the sampler does not know. It takes {', '.join(sorted(known))}; "
+                f"{setting} has {name!r}, which the sampler does not know. It takes {', '.join(sorted(known))}; "
                 f"{', '.join(sorted(set(OWN_NAMES.values())))} are fields of GRPOConfig."
             )
     return GenerationOptions(**options)
 
 
-def _check_agrees(name: str, value: Any, own: Mapping[str, Any]) -> None:
-    setting = OWN_NAMES[name]
-    if value != own[setting]:
+def _check_agrees(name: str, value: Any, own: Mapping[str, Any], setting: str) -> None:
+    ours = OWN_NAMES[name]
+    if value != own[ours]:
         raise ConfigError(
-            f"generation_kwargs sets {name}={value!r} and GRPOConfig has {setting}={own[setting]!r}. Set it in one "
-            f"place: {setting}={value!r}."
+            f"{setting} sets {name}={value!r} and GRPOConfig has {ours}={own[ours]!r}. Set it in one place: {ours}={value!r}."
         )
 
 

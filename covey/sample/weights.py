@@ -53,6 +53,8 @@ class Weights:
     """The policy's module that knows the angle of each position."""
     vocab: int
     """Number of logits."""
+    own_memory: frozenset[int]
+    """Addresses of the policy's own tensors when they were read: what lies there is borrowed, and never written to."""
 
     def rotations(self, length: int) -> Tensor:
         """Unit complex numbers of positions 0 to length - 1, shape (length, head_dim / 2)."""
@@ -70,56 +72,71 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         in_place: read the policy's own tensors where that is possible.
         may_pack: put weights into the layout that the processor reads fastest; without effect with `in_place`.
     """
-    inner: Any = innermost(policy)
-    shape, model = shape_of(policy), inner.model
-    embedding = effective(model.embed_tokens)[0]
-    has_pairs = not in_place
+    shape, has_pairs = shape_of(policy), not in_place
     build = _Builder(shape, dtype, has_pairs, may_pack and not in_place)
+    embedding, *layers, norm, head = _parts(build, policy)
+    model: Any = innermost(policy).model
     return Weights(
         shape=shape,
         dtype=dtype,
         device=embedding.device,
         has_pairs=has_pairs,
         embedding=embedding,
-        layers=[build.layer(layer) for layer in model.layers[: shape.layers]],
-        norm=build.norm(model.norm),
-        head=build.single(inner.lm_head),
+        layers=layers,
+        norm=norm,
+        head=head,
         rotary=model.rotary_emb,
-        vocab=effective(inner.lm_head)[0].shape[0],
+        vocab=len(head.weight),
+        own_memory=frozenset(_memory(t) for t in chain(policy.parameters(), policy.buffers())),
     )
 
 
-def refill(weights: Weights, policy: nn.Module, in_place: bool) -> bool:
+def refill(weights: Weights, policy: nn.Module) -> bool:
     """Put the policy's weights of now where those of before are, so that captured graphs read them.
 
+    What the engine has made (norms in float32, merged layers, joined matrices) is written over. What it borrows from the
+    policy holds the weights of now already, unless the policy keeps them elsewhere since.
+
     Returns:
-        False where that cannot be: the policy's own tensors are elsewhere now, or have other shapes.
+        False where that cannot be: borrowed tensors are elsewhere now, or shapes are others.
     """
-    inner: Any = innermost(policy)
     if shape_of(policy) != weights.shape:
         return False
     build = _Builder(weights.shape, weights.dtype, weights.has_pairs, may_pack=False)
-    pairs: Iterator[tuple[Any, Any]] = (
-        (old, build.layer(layer))
-        for old, layer in zip(weights.layers, inner.model.layers[: weights.shape.layers], strict=True)
-    )
-    rest = [
-        (weights.norm, build.norm(inner.model.norm)),
-        (weights.head, build.single(inner.lm_head)),
-        (weights.embedding, effective(inner.model.embed_tokens)[0]),
-    ]
-    return all(_copied(old, new, in_place) for old, new in chain(pairs, rest))
+    before = (weights.embedding, *weights.layers, weights.norm, weights.head)
+    pairs = zip(before, _parts(build, policy), strict=True)
+    return all(_copied(old, new, weights.own_memory) for old, new in pairs)
 
 
-def _copied(old: Any, new: Any, in_place: bool) -> bool:
+def _parts(build: _Builder, policy: nn.Module) -> Iterator[Any]:
+    """Embedding, layers, last norm and head.
+
+    The order is one for all: gathering shards takes every process, and some may read anew where others fill again.
+    """
+    inner: Any = innermost(policy)
+    yield effective(inner.model.embed_tokens)[0]
+    for layer in inner.model.layers[: build.shape.layers]:
+        yield build.layer(layer)
+    yield build.norm(inner.model.norm)
+    yield build.single(inner.lm_head)
+
+
+def _copied(old: Any, new: Any, own_memory: frozenset[int]) -> bool:
     """Copy what has moved; the policy's own memory is never written to."""
     for target, source in zip(_tensors(old), _tensors(new), strict=True):
         if target.data_ptr() == source.data_ptr():
             continue
-        if in_place or target.shape != source.shape:
+        is_alike = (target.shape, target.dtype, target.device) == (source.shape, source.dtype, source.device)
+        if _memory(target) in own_memory or not is_alike:
             return False
         target.copy_(source)
     return True
+
+
+def _memory(tensor: Any) -> int:
+    """Address of the tensor; of this process's part where it is sharded (FSDP2)."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.data_ptr()
 
 
 def _tensors(part: Any) -> Iterator[Tensor]:

@@ -22,6 +22,18 @@ from covey.update.blockwise import blockwise_attention
 from covey.update.packing import Section
 
 NAME = "covey_packed"
+HARMLESS = frozenset(
+    (
+        "cache",
+        "cache_position",
+        "output_attentions",
+        "past_key_values",
+        "position_embeddings",
+        "position_ids",
+        "use_cache",
+    )
+)
+"""What layers may pass that changes no score. Longer sequences than `sliding_window` never come here."""
 
 
 def packed_attention(
@@ -33,7 +45,9 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sections: tuple[Section, ...] | None = None,
-    **_: Any,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    **more: Any,
 ) -> tuple[Tensor, None]:
     """The attention function of a packed row.
 
@@ -41,11 +55,17 @@ def packed_attention(
         query: shape (1, heads, tokens, width).
         key, value: shape (1, key heads, tokens, width).
         sections: the groups in the row.
+        sliding_window: no sequence of the row is longer; see `covey.update.forward`.
+        more: of no effect, or refused.
 
     Returns:
         Shape (1, tokens, heads, width).
+
+    Raises:
+        TypeError: attention has a part that is not computed here, such as a cap on its scores or sinks.
     """
     assert sections is not None, f"{type(module).__name__} does not pass the layout on"
+    _refuse_unknown(module, more if is_causal in (None, True) else {**more, "is_causal": is_causal})
     # Autocast leaves rotated queries and keys in float32; what the products take is what should be kept.
     query, key, value = (x.to(compute_dtype(query.device, query.dtype)) for x in (query, key, value))
     if query.device.type == "cpu" and dropout == 0:
@@ -55,6 +75,15 @@ def packed_attention(
     if torch.is_grad_enabled() and query.requires_grad:
         return checkpoint(_attend, *given, use_reentrant=False, preserve_rng_state=dropout > 0), None
     return _attend(*given), None
+
+
+def _refuse_unknown(module: nn.Module, more: dict[str, Any]) -> None:
+    """A comparison of outputs does not tell in half precision: its rounding hides a cap that scores rarely reach."""
+    unknown = sorted(name for name, value in more.items() if value is not None and name not in HARMLESS)
+    if unknown:
+        raise TypeError(
+            f"{type(module).__name__} uses {', '.join(unknown)}, which packed attention does not compute"
+        )
 
 
 def _attend(

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from covey.groups import Completion, Prompt, ScoredGroup
 
+PER_ROW = ("advantages", "weights")
+"""Tensors of a micro-batch that have one number per row; the others have one per token."""
+
 
 @dataclass
 class Sample:
@@ -104,10 +107,22 @@ class MicroBatch:
         values: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                values[name] = value[of_row if name in ("advantages", "weights") else of_token]
+                values[name] = value[of_row if name in PER_ROW else of_token]
             elif isinstance(value, list | tuple) and value:
                 values[name] = type(value)(value[r] for r in rows)
         return replace(self, **values, num_dropped=0)
+
+    def shortened(self, tokens: int) -> MicroBatch:
+        """The same rows, none longer than `tokens` (at least 2): the ends of prompts, the beginnings of completions."""
+        ends = [p[-(tokens // 2) :] for p in self.prompts]
+        beginnings = [c[: tokens - len(p)] for p, c in zip(ends, self.completions, strict=True)]
+        place = torch.cat([torch.arange(n) for n in self.lengths]).to(self.mask.device)
+        kept = place < torch.tensor([len(c) for c in beginnings], device=place.device)[self.row]
+        values: dict[str, Any] = {"prompts": ends, "completions": beginnings}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and name not in PER_ROW:
+                values[name] = value[kept]
+        return replace(self, **values)
 
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same batch with its tensors on another device."""

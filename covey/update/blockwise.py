@@ -54,14 +54,14 @@ class BlockwiseAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, sections: tuple[Section, ...], scale: float
     ) -> Tensor:
-        heads, tokens, width = query.shape
-        out = query.new_empty(tokens, heads, width)
+        heads, tokens, _ = query.shape
+        out = query.new_empty(tokens, heads, value.shape[2])
         with torch.autocast(query.device.type, enabled=False):
             for block in blocks(sections, BLOCK):
                 queries = _by_key_head(query, key, block)
                 weights = _weights(queries, _seen(key, block), block, scale)
                 attended = torch.bmm(weights, _seen(value, block))
-                out[block.queries] = attended.view(heads, -1, width).transpose(0, 1)
+                out[block.queries] = attended.view(heads, -1, value.shape[2]).transpose(0, 1)
         ctx.save_for_backward(query, key, value)
         ctx.sections, ctx.scale = sections, scale
         return out
@@ -96,12 +96,13 @@ def blockwise_attention(
 
     Args:
         query: shape (heads, tokens, width).
-        key, value: shape (key heads, tokens, width), of the same dtype.
+        key: shape (key heads, tokens, width), of the same dtype.
+        value: shape (key heads, tokens, value width), of the same dtype; latent attention (DeepSeek) has narrower values.
         sections: the groups in the row; together they cover it.
         scale: scores are multiplied by it.
 
     Returns:
-        Shape (tokens, heads, width).
+        Shape (tokens, heads, value width).
     """
     attended: Tensor = BlockwiseAttention.apply(query, key, value, sections, scale)
     return attended

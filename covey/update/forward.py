@@ -27,9 +27,9 @@ from covey.update.scoring import Scoring, can_score, teach
 logger = logging.getLogger(__name__)
 
 FINE = 1e-3
-"""Largest difference of a log-probability between the two ways, in nats, for weights in float32."""
+"""Largest difference of a log-probability between the two ways, in nats, where float32 is computed in."""
 COARSE = 0.03
-"""Mean difference for weights of half precision, whose rounding differs with the shape of a batch."""
+"""Mean difference in half precision, whose rounding differs with the shape of a batch."""
 
 
 class Forward:
@@ -45,7 +45,7 @@ class Forward:
         self.temperature = temperature
         self.causal = innermost(policy)
         self.window = _sliding_window(policy)
-        self.is_fast = fast and can_score(policy) and not _learns_prompts(policy) and _is_whole(policy)
+        self.is_fast = fast and can_score(policy) and _is_whole(policy)
         self.is_checked = False
         teach(policy)
 
@@ -67,26 +67,26 @@ class Forward:
         return packed(self.causal) if self._packs(batch) else nullcontext()
 
     def _packs(self, batch: MicroBatch) -> bool:
-        if self.window is not None and longest_sequence(batch) > self.window:
-            return False
+        # First of all and whatever the batch: with sharded weights every process takes part in every pass.
         if self.is_fast and not self.is_checked:
             self._check(batch)
-        return self.is_fast
+        return self.is_fast and (self.window is None or longest_sequence(batch) <= self.window)
 
     @torch.no_grad()
     def _check(self, batch: MicroBatch) -> None:
-        """Compare the two ways on a few completions, in the precision of the weights."""
+        """Compare the two ways on a few completions, without autocast."""
         self.is_checked = True
         batch = batch.select(_telling_rows(batch))
-        dtype = next(self.causal.parameters()).dtype
+        batch = batch if self.window is None else batch.shortened(self.window)
+        autocast = torch.autocast(batch.mask.device.type, enabled=False)
         try:
-            with _bare(self.causal), torch.autocast(batch.mask.device.type, enabled=False):
+            with _bare(self.causal), autocast, _dtypes_of(self.causal) as dtypes:
                 gap = _gap(self.causal, batch, self.temperature)
         except (TypeError, AssertionError) as error:
             self._give_up(f"it does not take a packed row ({error})")
             return
         largest, mean = float(gap.max()), float(gap.mean())
-        if not (largest <= FINE if dtype in (torch.float32, torch.float64) else mean <= COARSE):
+        if not (largest <= FINE if dtypes <= {torch.float32, torch.float64} else mean <= COARSE):
             self._give_up(
                 f"its log-probabilities would differ by {largest:.2g} at most, {mean:.2g} on average"
             )
@@ -119,6 +119,18 @@ def _bare(causal: nn.Module) -> Iterator[None]:
         yield
     finally:
         causal.forward = wrapped
+
+
+@contextmanager
+def _dtypes_of(causal: Any) -> Iterator[set[torch.dtype]]:
+    """Fills with the dtypes that embedded tokens have: those of the weights, or those that FSDP2 computes in while it
+    keeps the weights in float32."""
+    seen: set[torch.dtype] = set()
+    hook = causal.get_input_embeddings().register_forward_hook(lambda _m, _x, out: seen.add(out.dtype))
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def packed_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -180,12 +192,6 @@ def _sliding_window(policy: nn.Module) -> int | None:
     windows = [getattr(text, "sliding_window", None)] if "sliding_attention" in layers else []
     windows += [getattr(m, "sliding_window", None) for m in policy.modules()]
     return min((w for w in windows if isinstance(w, int) and w > 0), default=None)
-
-
-def _learns_prompts(policy: nn.Module) -> bool:
-    """Whether the adapter puts virtual tokens before every row."""
-    adapters = getattr(policy, "peft_config", None) or {}
-    return any(getattr(c, "is_prompt_learning", False) for c in adapters.values())
 
 
 def _is_whole(policy: nn.Module) -> bool:

@@ -32,9 +32,11 @@ class ChunkedLogprobs(torch.autograd.Function):
         targets: Tensor,
         form: Logits,
         rows: int,
+        keep: bool,
     ) -> tuple[Tensor, Tensor]:
+        """`keep`: whether there is a backward pass. `ctx` says so of tensors that want a gradient, also without one."""
         logprobs, entropy = (hidden.new_empty(hidden.shape[0], dtype=torch.float32) for _ in range(2))
-        kept = _kept_rows(hidden, weight, form) if any(ctx.needs_input_grad) else 0
+        kept = _kept_rows(hidden, weight, form) if keep else 0
         errors = hidden.new_empty(kept, weight.shape[0])
         with torch.autocast(hidden.device.type, enabled=False):
             for part, logits in logits_by_chunk(hidden, weight, bias, form, rows):
@@ -67,7 +69,7 @@ class ChunkedLogprobs(torch.autograd.Function):
             )
             total.add(part, ctx.form.chain(d_logits, capped))
         sums = zip((total.hidden, total.weight, total.bias), (hidden, weight, bias), strict=True)
-        return *(None if sum_ is None else sum_.to(x.dtype) for sum_, x in sums), None, None, None
+        return *(None if sum_ is None else sum_.to(x.dtype) for sum_, x in sums), None, None, None, None
 
 
 def chunked_logprobs(
@@ -86,7 +88,7 @@ def chunked_logprobs(
         Two float32 tensors of shape (tokens,), both with gradient.
     """
     logprobs, entropy = ChunkedLogprobs.apply(
-        hidden, weight, bias, targets, form, chunk_rows(weight.shape[0])
+        hidden, weight, bias, targets, form, chunk_rows(weight.shape[0]), torch.is_grad_enabled()
     )
     return logprobs, entropy
 

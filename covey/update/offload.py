@@ -1,7 +1,8 @@
 """Activations wait for the backward pass in the memory of the host instead of that of the GPU.
 
 What is kept of a checkpointed layer is its input; offloaded, a step needs the memory of one layer. Weights are not
-moved, nor tensors too small to be worth the transfer.
+moved, nor tensors too small to be worth the transfer. The copies of weights that autocast makes in half precision are
+activations like others: without checkpointing a layer keeps them for its backward pass, and they are moved.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 LEAST_BYTES = 2**20
+HOST = "cpu"
+"""Type of device whose tensors are where they should be."""
 
 
 def offloaded(model: nn.Module) -> AbstractContextManager[object]:
@@ -20,7 +23,7 @@ def offloaded(model: nn.Module) -> AbstractContextManager[object]:
 
     def pack(saved: Tensor) -> Tensor | tuple[torch.device, Tensor]:
         size = saved.numel() * saved.element_size()
-        if size < LEAST_BYTES or saved.device.type == "cpu" or saved.untyped_storage().data_ptr() in weights:
+        if size < LEAST_BYTES or saved.device.type == HOST or saved.untyped_storage().data_ptr() in weights:
             return saved
         there = torch.empty(saved.shape, dtype=saved.dtype, pin_memory=True)
         there.copy_(saved)

@@ -34,11 +34,6 @@ class Section:
     def stop(self) -> int:
         return self.start + self.prompt + sum(self.inputs)
 
-    @property
-    def longest(self) -> int:
-        """Positions of its longest sequence."""
-        return self.prompt + max(self.inputs)
-
 
 @dataclass(frozen=True)
 class Packed:

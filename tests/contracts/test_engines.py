@@ -206,6 +206,19 @@ def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it(make):
             assert len(after.logprobs) == len(after.ids)
 
 
+@pytest.mark.parametrize("longest", [1, 2])
+def test_a_stop_string_that_the_first_token_completes_ends_the_completion(make, longest):
+    settings = replace(SETTINGS, max_new_tokens=longest, stop_ids=())
+    free = sampled(fresh(make, model_of()), PROMPTS, 4, settings)
+    first = free[0].completions[0].text[0]
+    stopped = sampled(fresh(make, model_of()), PROMPTS, 4, replace(settings, stop_strings=(first,)))
+    for before, after in zip(free, stopped, strict=True):
+        for whole, cut in zip(before.completions, after.completions, strict=True):
+            at = whole.text.find(first)
+            assert cut.text == (whole.text if at < 0 else whole.text[: at + 1])
+            assert cut.finish == ("length" if at < 0 else "stop_string")
+
+
 # --- what a completion does not depend on -----------------------------------------------------------------------------
 
 

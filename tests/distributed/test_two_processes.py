@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.distributed.processes import assert_close, completions, run
+from covey.config import resolving
+from tests.distributed.processes import assert_close, completions, launch, run
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS
 
@@ -130,6 +131,23 @@ def test_sharded_weights_take_the_steps_of_whole_ones(tmp_path, more):
     )
 
 
+@pytest.mark.parametrize("more", [dict(), dict(gradient_checkpointing=True)])
+def test_sharded_weights_in_half_precision_are_packed_and_score_as_whole_ones(tmp_path, monkeypatch, more):
+    """FSDP2 computes in bfloat16 and keeps weights in float32: the comparison of the two ways has to allow for the first,
+    and log-probabilities must not be rounded on their way out, which would be 0.016 nats where they are above 4."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    monkeypatch.setattr(resolving, "computes_bf16", lambda on_cpu: True)  # as in `worker.py`
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, "bf16": True, "learning_rate": 1e-3, **more}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2, beta=0.1)
+    double = run(2, folder, tmp_path / "two", **settings, **FSDP2)
+    assert [json.loads((tmp_path / "two" / f"packs{rank}.json").read_text()) for rank in range(2)] == [
+        True
+    ] * 2
+    for key in ("sampling/logp_gap/mean", "sampling/logp_gap/max"):
+        whole, sharded = ([e[key] for e in side[1] if key in e] for side in (single, double))
+        assert whole and max(sharded) < 3 * max(whole), (key, whole, sharded)
+
+
 def test_sharded_weights_are_saved_and_resumed(tmp_path):
     folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
     settings = {**SETTINGS, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4}
@@ -146,6 +164,16 @@ def test_sharded_weights_are_saved_and_resumed(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
+def test_a_sharded_policy_of_the_general_path_ends_with_an_error(tmp_path):
+    """Where one makes more passes than the other, they would wait for each other inside the model."""
+    folder = tiny_policy(tmp_path / "m", kind="gpt2", generation=MANY_ENDS)
+    config = {**FSDP2["fsdp_config"], "transformer_layer_cls_to_wrap": ["GPT2Block"]}
+    settings = {**SETTINGS, **FSDP2, "fsdp_config": config, "per_device_train_batch_size": 4}
+    (tmp_path / "out").mkdir()
+    done = launch(2, folder, tmp_path / "out", settings)
+    assert done.returncode != 0 and "FSDP2 or ZeRO-3" in done.stderr, done.stderr[-3000:]
+
+
 def test_no_thread_of_gloo_outlives_the_group(tmp_path):
     """One that does may abort the interpreter at its end. `worker.py` calls `end_processes`."""
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from covey.config import resolving
 from covey.processes import end_processes
 from tests.trainer.harness import Recorder, make, rows
 
@@ -30,6 +31,8 @@ def shard_on_cpu() -> None:
         plugin = kwargs.get("fsdp_plugin") or self.__dict__.get("fsdp_plugin")
         if plugin is not None:  # also where an instance takes over the shared state
             self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
+            if self._mixed_precision != "no":
+                plugin.set_mixed_precision(self._mixed_precision)
 
     AcceleratorState.__init__ = patched
 
@@ -78,10 +81,12 @@ def work(folder: str, out: Path, settings: dict) -> int:
     calls = [{"prompts": c["prompts"], "ids": c["ids"]} for c in recorder.calls]
     (out / f"calls{rank}.json").write_text(json.dumps(calls))
     (out / f"passes{rank}.json").write_text(json.dumps(len(passes)))
+    (out / f"packs{rank}.json").write_text(json.dumps(trainer.updater.forward.is_fast))
     return rank
 
 
 if __name__ == "__main__":
+    resolving.computes_bf16 = lambda on_cpu: True  # emulated where the processor has none
     rank = work(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
     end_processes()
     left = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]  # Linux only

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from covey.groups import Prompt
-from covey.sample import graphs, native
+from covey.sample import graphs, native, projections
+from covey.sample import weights as weights_module
 from covey.sample.engine import in_order
 from covey.sample.fast import Limits, layout_of, sample_fast
 from covey.sample.graphs import Graphs
@@ -37,6 +39,7 @@ def captures(monkeypatch):
 
     monkeypatch.setattr(graphs, "capture", capture)
     monkeypatch.setattr(native, "GRAPHED", ("cpu",))
+    monkeypatch.setattr(projections, "can_pack", lambda weight: False)  # as on an accelerator
     return made
 
 
@@ -70,18 +73,43 @@ def general(model):
     return engine
 
 
+def adapted():
+    """A policy whose adapter is not zero: its layers are merged into copies, and the rest is read in place."""
+    policy = get_peft_model(
+        tiny_model("qwen2", scale=1.5), LoraConfig(r=2, target_modules=["q_proj", "down_proj"])
+    )
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.05)
+    return policy
+
+
+POLICIES = {
+    "float32": lambda: tiny_model("qwen2", scale=1.5),
+    "bfloat16": lambda: tiny_model("qwen3", scale=1.5).to(torch.bfloat16),
+    "lora": adapted,
+    "bfloat16 lora": lambda: adapted().to(torch.bfloat16),
+}
+
+
 @pytest.mark.parametrize("in_place", [True, False])
-def test_graphs_read_the_weights_of_now(captures, in_place):
-    model = tiny_model("qwen2", scale=1.5)
+@pytest.mark.parametrize("kind", POLICIES)
+def test_graphs_read_the_weights_of_now(captures, kind, in_place):
+    model = POLICIES[kind]()
     engine = engine_of(model, in_place=in_place)
-    ids_of(engine)
+    before = ids_of(engine)
     kept = engine.graphs
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.3)
+    changed = {name: value.clone() for name, value in model.state_dict().items()}
     engine.load(model)
-    assert ids_of(engine) == ids_of(general(model))
-    assert engine.graphs is kept
+    number = len(captures)
+    after = ids_of(engine)
+    assert engine.graphs is kept and len(captures) - number < number, "not captured again"
+    assert after == ids_of(engine_of(model, in_place=in_place)) != before
+    assert all(torch.equal(value, changed[name]) for name, value in model.state_dict().items())
 
 
 def test_longer_texts_and_more_sequences_get_new_slots(captures):
@@ -97,6 +125,33 @@ def test_longer_texts_and_more_sequences_get_new_slots(captures):
     assert engine.graphs is big
 
 
+def test_all_graphs_leave_their_logits_in_one_place(captures):
+    model = tiny_model("llama", scale=1.5)
+    engine = engine_of(model)
+    ids_of(engine)
+    kept = engine.graphs
+    assert len(kept.captured) > 3
+    assert {c.logits.untyped_storage().data_ptr() for c in kept.captured.values()} == {
+        kept.results.data_ptr()
+    }
+    assert kept.bytes == kept.pool.bytes + kept.slots * model.config.vocab_size * 4
+
+
+def test_slots_and_logits_keep_to_the_budget(captures):
+    """The logits of a row take more than its slot, as with a large vocabulary and short texts."""
+    model = tiny_model("llama", scale=1.5)
+    model.resize_token_embeddings(1 << 14, mean_resizing=False)
+    short = replace(SETTINGS, max_new_tokens=6)
+    free = engine_of(model)
+    expected = ids_of(free, settings=short)
+    assert free.graphs.results.nbytes > free.graphs.pool.bytes
+    for budget in (free.graphs.bytes // 2, free.graphs.bytes // 4):
+        engine = engine_of(model, memory=budget)
+        assert ids_of(engine, settings=short) == expected
+        # The number of slots is rounded up to one that recurs.
+        assert engine.graphs.bytes <= 1.25 * budget
+
+
 def test_a_call_that_is_given_up_leaves_no_slots_behind(captures):
     model = tiny_model("llama", scale=1.5)
     engine = engine_of(model)
@@ -107,16 +162,31 @@ def test_a_call_that_is_given_up_leaves_no_slots_behind(captures):
     assert ids_of(engine) == expected
 
 
-def test_moved_weights_of_the_policy_are_not_written_to():
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("place", ["mlp.down_proj", "input_layernorm"])
+def test_moved_weights_of_the_policy_are_not_written_to(place, in_place):
     """Weights that are read in place are rebuilt where the policy's tensors have moved, not copied to the old place."""
     model = tiny_model("llama")
-    weights = weights_of(model, torch.float32, in_place=True)
-    assert refill(weights, model, in_place=True)
-    old = model.model.layers[0].mlp.down_proj.weight.data
+    weights = weights_of(model, torch.float32, in_place, may_pack=False)
+    assert refill(weights, model)
+    module = model.model.layers[0].get_submodule(place)
+    old = module.weight.data
     before = old.clone()
-    model.model.layers[0].mlp.down_proj.weight.data = old + 1
-    assert not refill(weights, model, in_place=True)
+    module.weight.data = old + 1
+    assert not refill(weights, model)
     assert torch.equal(old, before)
+
+
+def test_weights_are_gathered_in_one_order(monkeypatch):
+    """A process without graphs reads anew while others fill again; gathering a shard takes all of them at once."""
+    model, read = tiny_model("qwen2"), []
+    original = weights_module.effective
+    monkeypatch.setattr(weights_module, "effective", lambda module: read.append(module) or original(module))
+    weights = weights_of(model, torch.float32, in_place=False, may_pack=False)
+    anew = list(read)
+    read.clear()
+    assert refill(weights, model)
+    assert read == anew and len(anew) > 10
 
 
 def test_who_has_ended_may_be_looked_at_seldom():

@@ -109,13 +109,90 @@ def test_biases_ties_and_head_sizes_are_read_from_the_model():
 def test_a_sliding_window_that_is_too_short_takes_the_general_path():
     model = tiny_model("mistral", scale=3.0, sliding_window=12)
     expected = ids_of(engine_of(model, path="general"))
-    assert ids_of(engine_of(model)) == expected
+    with pytest.warns(CoveyWarning, match="window"):
+        assert ids_of(engine_of(model)) == expected
     with pytest.raises(EngineError, match="window"):
         ids_of(engine_of(model, path="fast"))
     short = replace(SETTINGS, max_new_tokens=2)
     assert ids_of(engine_of(model, path="fast"), PROMPTS[:1], 2, short) == ids_of(
         engine_of(model, path="general"), PROMPTS[:1], 2, short
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"prefill_tokens": 7}, ["prefill_tokens=7"]),
+        ({"shares_prompts": True, "drafts": True}, ["shares_prompts=True", "drafts=True"]),
+        ({"dtype": torch.bfloat16, "in_place": False}, ["dtype=torch.bfloat16", "in_place=False"]),
+        ({"dtype": torch.float32, "shares_prompts": False, "drafts": False, "in_place": True}, []),
+        ({"memory": 10**6, "max_sequences": 2}, []),
+    ],
+    ids=str,
+)
+def test_options_without_effect_on_the_general_path_are_named_once(options, named):
+    """Not those that ask for what that path does anyway."""
+    for model, path in ((tiny_model("gpt2"), "auto"), (tiny_model("qwen2"), "general")):
+        engine = engine_of(model, path=path, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CoveyWarning)
+            for _ in range(2):
+                ids_of(engine, PROMPTS[:1])
+        texts = [str(w.message) for w in caught if w.category is CoveyWarning]
+        assert len(texts) == bool(named) and all(name in texts[0] for name in named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CoveyWarning)
+        ids_of(engine_of(tiny_model("qwen2"), path="fast", **options))
+
+
+def test_leaving_the_window_is_said_and_later_calls_are_fast_again(monkeypatch):
+    paths = []
+    for name in ("sample_fast", "sample_generally"):
+        original = getattr(native, name)
+        monkeypatch.setattr(native, name, lambda *a, n=name, f=original: paths.append(n) or f(*a))
+    engine, short = engine_of(tiny_model("mistral", sliding_window=12)), replace(SETTINGS, max_new_tokens=2)
+    with pytest.warns(CoveyWarning, match="sliding window has 12.*slower") as caught:
+        for settings in (SETTINGS, short, SETTINGS):
+            ids_of(engine, PROMPTS[:1], settings=settings)
+            is_long = settings is SETTINGS
+            assert (engine.reason is not None and "14 tokens" in engine.reason) == is_long
+    assert paths == ["sample_generally", "sample_fast", "sample_generally"] and len(caught) == 1
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Tells that there are two of them."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda *_: 2)
+
+
+def sharded(model):
+    """As FSDP2 makes it: parameters know how to gather themselves."""
+    for parameter in model.parameters():
+        parameter.full_tensor = lambda whole=parameter: whole.data
+    return model
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, []], ids=["with prompts", "without"])
+def test_sharded_weights_are_refused_where_processes_would_wait_for_each_other(processes, prompts):
+    """On every process alike, whatever its prompts are."""
+    for model, options in ((tiny_model("gpt2"), {}), (tiny_model("qwen2"), {"path": "general"})):
+        assert not prompts or ids_of(engine_of(model, **options))
+        with pytest.raises(EngineError, match=r"FSDP2 or ZeRO-3.*Use DDP"):
+            ids_of(engine_of(sharded(model), **options), prompts)
+    model = tiny_model("gpt2")
+    next(model.parameters()).ds_id = 1
+    with pytest.raises(EngineError, match=r"GPT2.*is not of the Llama family"):
+        ids_of(engine_of(model), prompts)
+
+
+def test_sharded_weights_take_the_fast_path_within_the_window(processes):
+    model = sharded(tiny_model("mistral", scale=3.0, sliding_window=12))
+    engine, short = engine_of(model), replace(SETTINGS, max_new_tokens=2)
+    said = ids_of(engine, PROMPTS[:1], settings=short)
+    with pytest.raises(EngineError, match=r"sliding window has 12.*sharded"):
+        ids_of(engine)
+    assert ids_of(engine, PROMPTS[:1], settings=short) == said
 
 
 def test_a_fast_path_that_computes_something_else_is_not_used(monkeypatch):

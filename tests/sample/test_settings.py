@@ -20,6 +20,7 @@ WRONG = [
     {"repetition_penalty": 0.0},
     {"min_new_tokens": 9},
     {"no_repeat_ngram_size": -2},
+    {"stop_strings": ("\n\n", "")},
 ]
 
 

@@ -1,13 +1,25 @@
 """Adapters: only they move, the reference is right however they came, and what is saved can be loaded."""
 
+import copy
+
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import (
+    IA3Config,
+    LoHaConfig,
+    LoraConfig,
+    OFTConfig,
+    PeftModel,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    get_peft_model,
+)
 from transformers import AutoModelForCausalLM
 
 from covey.config import ModelConfig, get_peft_config
 from covey.errors import ConfigError, LoadingError
-from covey.loading import merge_adapter
+from covey.loading import load_adapter, merge_adapter
 from tests.models import tiny_policy
 from tests.trainer.harness import Recorder, logged, make, rows, train, weights
 
@@ -170,6 +182,42 @@ def test_two_adapters_at_once_are_refused(tmp_path):
             peft_config=LORA,
             processing_class=_tokenizer(folder),
         )
+
+
+LEARNED_PROMPTS = [
+    PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+    PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+    PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=3, encoder_hidden_size=8),
+]
+
+
+@pytest.mark.parametrize("adapter", LEARNED_PROMPTS, ids=lambda a: a.peft_type.value)
+@pytest.mark.parametrize("how", ["fresh", "given", "merged"])
+def test_adapters_that_learn_prompts_are_refused(tmp_path, adapter, how):
+    """Log-probabilities are read at positions that would be off by the number of virtual tokens."""
+    folder = tiny_policy(tmp_path / "m")
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), copy.deepcopy(adapter))
+    adapted.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(LoadingError, match=f"{adapter.peft_type.value}.*virtual tokens.*LoRA"):
+        if how == "merged":
+            load_adapter(str(tmp_path / "adapter"), folder)
+        elif how == "given":
+            make(adapted, tmp_path, Recorder(REWARDS), rows(), processing_class=_tokenizer(folder))
+        else:
+            make(folder, tmp_path, Recorder(REWARDS), rows(), peft_config=copy.deepcopy(adapter))
+
+
+@pytest.mark.parametrize("kind", [LoHaConfig, OFTConfig, IA3Config])
+def test_kin_of_lora_agree_with_the_sampler(tmp_path, kind):
+    """Also once they have moved: what the update computes is what the sampler drew from."""
+    more = {IA3Config: {"feedforward_modules": []}, OFTConfig: {"oft_block_size": 8}}.get(kind, {})
+    adapter = kind(target_modules=["q_proj", "v_proj"], **more)
+    folder = tiny_policy(tmp_path / "m", scale=2.0)
+    settings = dict(peft_config=adapter, max_steps=3, learning_rate=0.1, beta=0.1, optim="adamw_torch")
+    trainer = train(folder, tmp_path, Recorder(REWARDS), rows(), **settings)
+    assert logged(trainer, "kl")[-1] > 1e-4, "the adapter has moved"
+    gaps = logged(trainer, "sampling/logp_gap/max")
+    assert len(gaps) == 3 and max(gaps) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -48,3 +48,14 @@ def test_moving_to_a_device_keeps_everything(sample):
     moved = batch.to("cpu")
     assert moved.prompts == batch.prompts and moved.rows == batch.rows
     assert moved.mask.tolist() == batch.mask.tolist() and moved.old is None
+
+
+def test_shortened_rows_keep_the_end_of_the_prompt_and_the_beginning_of_the_completion(sample):
+    """The prompts are (1, 2, 3); a completion's ids count from 10."""
+    batch = micro_batch(
+        [sample(2, 1.0), sample(5, -1.0, written=(False, True, True, True, True))], [0, 1], [0.1, 0.2]
+    )
+    short = batch.shortened(4)
+    assert short.prompts == [(2, 3), (2, 3)] and short.completions == [(10, 11), (10, 11)]
+    assert short.mask.tolist() == [True, True, False, True] and len(short.sampled) == 4
+    assert short.advantages.tolist() == [1.0, -1.0]

@@ -35,10 +35,10 @@ def dense(query, key, value, sections, scale):
     return (scores.softmax(-1) @ value).transpose(0, 1)
 
 
-def tensors(sections, dtype, key_heads=2, repeats=3, width=8):
+def tensors(sections, dtype, key_heads=2, repeats=3, width=8, value_width=5):
     torch.manual_seed(0)
-    heads = (key_heads * repeats, key_heads, key_heads)
-    return [torch.randn(h, sections[-1].stop, width, dtype=dtype, requires_grad=True) for h in heads]
+    sizes = ((key_heads * repeats, width), (key_heads, width), (key_heads, value_width))
+    return [torch.randn(h, sections[-1].stop, w, dtype=dtype, requires_grad=True) for h, w in sizes]
 
 
 def assert_equals_the_whole_matrix(attention, sections):

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+import transformers
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,12 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import covey.update.head as head_module
 import covey.update.logits as logits_module
 from covey.groups import Completion, Prompt
+from covey.update.attention import packed_attention
 from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_logprobs
 from covey.update.head import chunked_logprobs
 from covey.update.logits import Logits
-from covey.update.packing import pack
-from tests.models import KINDS, VOCABULARY, tiny_model
+from covey.update.packing import Section, pack
+from tests.models import KINDS, VOCABULARY, llama_sizes, tiny_model
 
 
 def sample(prompt, length, group, rng):
@@ -165,6 +167,19 @@ def test_a_window_shorter_than_the_sequence_takes_the_plain_way():
     assert not forward._packs(long) and forward._packs(short)
 
 
+def test_the_first_use_takes_as_many_passes_whatever_the_batch():
+    """Processes that share weights would wait for one another if one compared the two ways and another did not."""
+    passes = {}
+    for name, groups in {"long": [(7, (5, 9))], "long prompt": [(20, (3,))], "short": [(3, (2, 4))]}.items():
+        model = tiny_model("mistral", scale=3.0, sliding_window=8)
+        forward, calls = Forward(model), []
+        model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
+        forward(model, batch_of(groups))
+        assert forward.is_fast
+        passes[name] = len(calls)
+    assert passes == {"long": 3, "long prompt": 3, "short": 3}
+
+
 @pytest.mark.parametrize("break_it", ["scale", "positions"])
 def test_a_model_that_packing_does_not_fit_falls_back_with_one_line(break_it, caplog):
     model = tiny_model("qwen2", scale=3.0)
@@ -190,6 +205,43 @@ def test_a_model_that_packing_does_not_fit_falls_back_with_one_line(break_it, ca
     assert not forward.is_fast
     assert sum("row by row" in record.message for record in caplog.records) == 1
     assert torch.allclose(got[0], plain_logprobs(model, batch)[0], atol=1e-5)
+
+
+ODD_ATTENTION = {
+    "softcap": ("gemma2", {"attn_logit_softcapping": 3.0}),
+    "s_aux": ("gpt_oss", {}),
+}
+
+
+@pytest.mark.parametrize("keyword", ODD_ATTENTION)
+def test_attention_with_more_than_packing_computes_is_not_packed(keyword, caplog):
+    """In bfloat16 the outputs alone do not tell: a cap on scores that are small makes no difference at first."""
+    kind, fields = ODD_ATTENTION[keyword]
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **{**llama_sizes(), "vocab_size": VOCABULARY, **fields})
+    config.eos_token_id = config.pad_token_id = 0
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    forward = Forward(model)
+    batch = batch_of(SHAPES["several groups"])
+    with caplog.at_level(logging.WARNING, logger="covey.update.forward"):
+        got = forward(model, batch)[0]
+    assert not forward.is_fast
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "covey.update.forward"]
+    assert f"uses {keyword}, which packed attention does not compute" in line and "row by row" in line
+    assert torch.equal(got, plain_logprobs(model, batch)[0])
+
+
+def test_keywords_without_a_value_change_nothing():
+    """Layers name what they may have; a window is kept by `Forward`."""
+    q = torch.randn(1, 2, 3, 4)
+    nothing = dict(softcap=None, s_aux=None, sliding_window=4, is_causal=True, use_cache=False)
+    sections = (Section(0, 2, (1,)),)
+    want = packed_attention(torch.nn.Identity(), q, q, q, None, sections=sections)[0]
+    got = packed_attention(torch.nn.Identity(), q, q, q, None, sections=sections, **nothing)[0]
+    assert torch.equal(got, want)
+    with pytest.raises(TypeError, match="is_causal"):
+        packed_attention(torch.nn.Identity(), q, q, q, None, sections=sections, is_causal=False)
 
 
 @pytest.mark.parametrize("with_entropy", [False, True])
@@ -266,6 +318,15 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch):
         logprobs, _ = chunked_logprobs(hidden, weight, None, torch.zeros(tokens, dtype=torch.long), Logits())
         logprobs.sum().backward()
     assert largest.elements == 2**21 // (4 * vocabulary) * vocabulary < tokens * vocabulary
+
+
+def test_nothing_is_kept_where_there_is_no_backward_pass(monkeypatch):
+    """Old and reference log-probabilities, though the weights want gradients: one chunk is the largest tensor."""
+    monkeypatch.setattr(logits_module, "CHUNK_BYTES", 2**20)
+    weight = torch.randn(4000, 8, requires_grad=True)
+    with Largest() as largest, torch.no_grad():
+        chunked_logprobs(torch.randn(2048, 8), weight, None, torch.zeros(2048, dtype=torch.long), Logits())
+    assert largest.elements == 2**20 // (4 * 4000) * 4000
 
 
 @pytest.mark.parametrize(
