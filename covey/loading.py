@@ -7,7 +7,9 @@ lacks falls back with one warning (see `covey.hardware`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -192,7 +194,8 @@ def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
         policy = prepare_model_for_kbit_training(policy, use_gradient_checkpointing=False)
     set_seed(seed)
     try:
-        return get_peft_model(policy, peft_config)
+        with without_retired_name():
+            return get_peft_model(policy, peft_config)
     except ValueError as error:
         raise LoadingError(
             f"The adapter does not fit {type(policy).__name__}: {error} Name the modules, or use "
@@ -274,7 +277,17 @@ def load_adapter(
         raise LoadingError(
             f"The adapter in {folder} does not say which model it belongs to. Name its base model."
         )
-    return PeftModel.from_pretrained(load_policy(name, init_kwargs), folder)
+    policy: Any = load_policy(name, init_kwargs)
+    with without_retired_name():
+        return PeftModel.from_pretrained(policy, folder)
+
+
+@contextmanager
+def without_retired_name() -> Iterator[None]:
+    """peft asks models for an attribute that transformers renames; its users can do nothing about the warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing.* is deprecated", FutureWarning)
+        yield
 
 
 def merge_adapter(

@@ -12,7 +12,7 @@ from covey.config import GRPOConfig, ModelConfig, get_peft_config
 from covey.errors import LoadingError
 from covey.folders import is_absent, not_loaded
 from covey.forecast.memory import OPTIMIZERS, Demand, Sizes
-from covey.loading import resolved_dtype
+from covey.loading import resolved_dtype, without_retired_name
 from covey.plan import Plan
 from covey.recipes import Recipe
 from covey.sample.memory import cache_budget
@@ -35,7 +35,8 @@ def sizes_of(recipe: Recipe) -> Sizes:
         if given.use_peft:
             from peft import get_peft_model
 
-            model = get_peft_model(model, get_peft_config(given))
+            with without_retired_name():
+                model = get_peft_model(model, get_peft_config(given))
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
