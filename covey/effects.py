@@ -60,6 +60,11 @@ CONDITIONS = (
         "with beta=0: no reference is kept",
     ),
     Condition(
+        ("overlong_prompts",),
+        lambda s: s.max_prompt_length is not None,
+        "without max_prompt_length: a prompt that the model's context cannot hold is always an error",
+    ),
+    Condition(
         ("use_bias_correction_kl",),
         lambda s: not s.kl_in_reward,
         "with kl_in_reward, where the divergence is a number without gradient",

@@ -16,6 +16,12 @@ A message says where, what came, what was expected and what to do. Mistakes of t
 ours are `assert`.
 """
 
+import sys
+import warnings
+
+PASSED_OVER = frozenset({"covey", "transformers", "accelerate", "torch", "peft", "contextlib", "threading"})
+"""Packages that call one another between a user's script and a warning of Covey's."""
+
 
 class CoveyError(Exception):
     """Base class of every error that Covey raises on purpose."""
@@ -55,3 +61,11 @@ class DivergedError(CoveyError, RuntimeError):
 
 class CoveyWarning(UserWarning):
     """Something the user asked for is done differently; the message says how."""
+
+
+def warn(message: str) -> None:
+    """Warn, with the line of the user's script that led here: a line of Covey's own says nothing to its reader."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in PASSED_OVER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, CoveyWarning, stacklevel=level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
-from covey.errors import CoveyWarning, DivergedError
+from covey.errors import DivergedError, warn
 from covey.update.batch import MicroBatch
 
 
@@ -47,7 +46,7 @@ class Guard:
             f"Step {step}: the gradient is not finite; the step is not applied ({self.in_a_row} in a row). "
             f"{self._suspect(batches)}"
         )
-        warnings.warn(event, CoveyWarning, stacklevel=3)
+        warn(event)
         if self.in_a_row >= self.limit:
             raise DivergedError(
                 f"{event} The run stops at max_nonfinite_steps={self.limit}. The weights are those of the last good step; "

@@ -10,10 +10,9 @@ import importlib.util
 import platform
 import resource
 import sys
-import warnings
 from typing import Any
 
-from covey.errors import ConfigError, CoveyWarning
+from covey.errors import ConfigError, warn
 
 
 def use_instead(asked: str, reason: str, instead: str, strict: bool) -> None:
@@ -22,9 +21,7 @@ def use_instead(asked: str, reason: str, instead: str, strict: bool) -> None:
         raise ConfigError(
             f"{asked} is asked for, but {reason}. Unset it, or set strict_hardware=False to use {instead}."
         )
-    warnings.warn(
-        f"{asked}: {reason}. {instead[0].upper()}{instead[1:]} is used instead.", CoveyWarning, stacklevel=3
-    )
+    warn(f"{asked}: {reason}. {instead[0].upper()}{instead[1:]} is used instead.")
 
 
 def has_accelerator() -> bool:

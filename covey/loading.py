@@ -7,7 +7,9 @@ lacks falls back with one warning (see `covey.hardware`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from covey.config import ModelConfig
 from covey.errors import LoadingError
+from covey.folders import is_absent, not_loaded
 from covey.hardware import has_cuda, has_package, use_instead
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -46,6 +49,7 @@ def load_policy(
                 "Leave them out, or pass the name."
             )
         return model
+    _check_is_model(model)
     kwargs = dict(init_kwargs or {})
     if isinstance(model, ModelConfig):
         kwargs = {**model.init_kwargs(), **kwargs}
@@ -101,6 +105,7 @@ def load_tokenizer(
     """
     if processing_class is not None:
         return getattr(processing_class, "tokenizer", processing_class)
+    _check_is_model(model)
     name = model_name(model)
     if not name:
         raise LoadingError(
@@ -109,7 +114,15 @@ def load_tokenizer(
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
-        raise LoadingError(f"The tokenizer of {name!r} cannot be loaded: {error}") from error
+        raise not_loaded("tokenizer of", name, error) from error
+
+
+def _check_is_model(model: Any) -> None:
+    if not isinstance(model, str | nn.Module | ModelConfig):
+        raise LoadingError(
+            f"model is {model!r}; it must be the name or the folder of a causal language model, as text, a ModelConfig, or a "
+            "loaded module."
+        )
 
 
 def model_name(model: str | nn.Module | ModelConfig) -> str:
@@ -164,9 +177,14 @@ def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
     refuse_learned_prompts((getattr(policy, "peft_config", None) or {}).values())
     if peft_config is None:
         return policy
-    refuse_learned_prompts([peft_config])
-    from peft import PeftModel, get_peft_model, prepare_model_for_kbit_training
+    from peft import PeftConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 
+    if not isinstance(peft_config, PeftConfig):
+        raise LoadingError(
+            f"peft_config is {peft_config!r}; it must be a PeftConfig, such as peft.LoraConfig(r=16, "
+            "target_modules='all-linear')."
+        )
+    refuse_learned_prompts([peft_config])
     if isinstance(policy, PeftModel):
         raise LoadingError(
             "The model is a PeftModel already, and peft_config asks for another adapter. Pass one of the two, or merge the "
@@ -176,7 +194,8 @@ def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:
         policy = prepare_model_for_kbit_training(policy, use_gradient_checkpointing=False)
     set_seed(seed)
     try:
-        return get_peft_model(policy, peft_config)
+        with without_retired_name():
+            return get_peft_model(policy, peft_config)
     except ValueError as error:
         raise LoadingError(
             f"The adapter does not fit {type(policy).__name__}: {error} Name the modules, or use "
@@ -249,6 +268,8 @@ def load_adapter(
     try:
         config = PeftConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
+        if is_absent(folder):
+            raise not_loaded("adapter", folder, error) from error
         raise LoadingError(f"{folder} holds no adapter: {error}") from error
     refuse_learned_prompts([config])
     name = base or config.base_model_name_or_path
@@ -256,7 +277,17 @@ def load_adapter(
         raise LoadingError(
             f"The adapter in {folder} does not say which model it belongs to. Name its base model."
         )
-    return PeftModel.from_pretrained(load_policy(name, init_kwargs), folder)
+    policy: Any = load_policy(name, init_kwargs)
+    with without_retired_name():
+        return PeftModel.from_pretrained(policy, folder)
+
+
+@contextmanager
+def without_retired_name() -> Iterator[None]:
+    """peft asks models for an attribute that transformers renames; its users can do nothing about the warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing.* is deprecated", FutureWarning)
+        yield
 
 
 def merge_adapter(
@@ -297,7 +328,7 @@ def _from_pretrained(name: str, kwargs: dict[str, Any]) -> nn.Module:
     try:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(name, **kwargs)
     except (OSError, ValueError) as error:
-        raise LoadingError(f"The policy {name!r} cannot be loaded: {error}") from error
+        raise not_loaded("policy", name, error) from error
     return model
 
 

@@ -85,5 +85,18 @@ LOSS_TYPES: dict[str, LossType] = {
 REDUCTIONS = ("grpo", "dr_grpo", "dapo", "bnpo", "prompt_mean")
 """Loss types that share the clipped loss and differ in the reduction alone; a loss of your own goes with one of them."""
 
+SAID_ELSEWHERE = {
+    "gspo": 'importance_sampling_level="sequence" beside loss_type="grpo"',
+    "gspo_token": 'importance_sampling_level="sequence_token" beside loss_type="grpo"',
+    "rloo": 'advantage_estimator="rloo"',
+    "reinforce++": 'advantage_estimator="reinforce_pp"',
+    "reinforce_pp": 'advantage_estimator="reinforce_pp"',
+    "maxrl": 'advantage_estimator="maxrl"',
+    "opo": 'advantage_estimator="opo"',
+    "pass_at_k": 'advantage_estimator="pass_at_k"',
+    "gdpo": 'multi_objective_aggregation="normalize_then_sum"',
+}
+"""Algorithms that a user may look for under `loss_type`, and the settings that say them."""
+
 LOSS_SETTINGS: frozenset[str] = frozenset().union(*(o.settings for o in LOSS_TYPES.values()))
 """Settings that act on some loss types and not on others."""

@@ -15,10 +15,9 @@ same step holds the same groups however many processes share it.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 
-from covey.errors import ConfigError, CoveyWarning
+from covey.errors import ConfigError, warn
 
 
 @dataclass(frozen=True)
@@ -221,12 +220,10 @@ def make_plan(
 def warn_if_cycled(plan: Plan) -> None:
     """Say so where the dataset has fewer prompts than one round of sampling takes."""
     if plan.is_cycled:
-        warnings.warn(
+        warn(
             f"The dataset has {plan.num_prompts} prompt(s), and one round of sampling takes {plan.prompts_per_window}: "
             "prompts are repeated within a round. Lower per_device_train_batch_size or gradient_accumulation_steps, or "
-            "raise num_generations, to avoid it.",
-            CoveyWarning,
-            stacklevel=3,
+            "raise num_generations, to avoid it."
         )
 
 
@@ -255,12 +252,10 @@ def _whole_groups(accumulation: int, group_size: int, per_micro_step: int) -> in
     quantum = group_size // math.gcd(group_size, per_micro_step)
     needed = math.ceil(accumulation / quantum) * quantum
     if needed != accumulation:
-        warnings.warn(
+        warn(
             f"An optimizer step of {accumulation * per_micro_step} completion(s) does not hold whole groups of "
             f"{group_size}: gradient_accumulation_steps is {needed} instead of {accumulation}, so that a step has "
-            f"{needed * per_micro_step} completions.",
-            CoveyWarning,
-            stacklevel=4,
+            f"{needed * per_micro_step} completions."
         )
     return needed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -17,7 +16,7 @@ from covey.bookkeeping import Books
 from covey.checkpoint.resuming import ResumableTrainer
 from covey.checkpoint.timing import EndOfEpoch, is_over
 from covey.config import GRPOConfig
-from covey.errors import CoveyWarning, DatasetError
+from covey.errors import DatasetError, warn
 from covey.metrics import Ledger
 from covey.recording import Recording, resolved_display
 from covey.signals import RunStopped, StopAfterStep, StopSignals, farewell
@@ -142,7 +141,7 @@ class RecordedTrainer(ResumableTrainer):
         for remark in self._remarks:
             self.books.event("warning", remark, self.state.global_step)
             if self.is_world_process_zero():
-                warnings.warn(remark, CoveyWarning, stacklevel=2)
+                warn(remark)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the metrics that came in since the last training log."""

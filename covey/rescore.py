@@ -14,7 +14,6 @@ cispo, sapo and vespo is another number with the same gradient.)
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import ConfigError, CoveyWarning, RewardError
+from covey.errors import ConfigError, RewardError, warn
 from covey.groups import Completion, Group, Prompt, Score
 from covey.loss_types import LOSS_TYPES
 from covey.rewards.contract import Reward
@@ -162,11 +161,9 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
         replaced = _run_again(functions, groups) if functions else {}
         parts.append((_keys(rows), _as_recorded(rows, how.before), _rescored(rows, how, replaced)))
     if how.has_varying_weights and (what_if.weights or what_if.rewards):
-        warnings.warn(
+        warn(
             f"The weights of run {run.name!r} vary by task or over time. A changed weight is taken for a change of the one "
-            "that the record names.",
-            CoveyWarning,
-            stacklevel=2,
+            "that the record names."
         )
     return Rescored(
         {name: np.concatenate([keys[name] for keys, _, _ in parts] or [np.empty(0)]) for name in _KEYS},
@@ -222,11 +219,9 @@ def _how(what_if: WhatIf, run: Run) -> _How:
         if after[name] not in known:
             raise ConfigError(f"{name} is {after[name]!r}; rescore knows {', '.join(known)}.")
     if before["kl_in_reward"]:
-        warnings.warn(
+        warn(
             f"Run {run.name!r} took a divergence off its rewards, which is not recorded. Advantages are worked out "
-            "without it.",
-            CoveyWarning,
-            stacklevel=3,
+            "without it."
         )
     beside = {name: 1.0 for name in what_if.rewards if name not in run.rewards}
     new = {**run.rewards, **beside, **what_if.weights}

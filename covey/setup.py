@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from covey.config import GRPOConfig
-from covey.errors import ConfigError, CoveyWarning, DatasetError, RewardError
+from covey.errors import ConfigError, DatasetError, RewardError, warn
 from covey.plan import Plan, make_plan
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
@@ -95,11 +94,9 @@ def _check_columns(rewards: Sequence[Reward], columns: Sequence[str], name: str)
             )
     taken = sorted(set(columns) & set(RESERVED))
     if taken:
-        warnings.warn(
+        warn(
             f"{name} has columns named {', '.join(map(repr, taken))}, which are names of arguments that Covey fills itself: "
-            "rewards do not see these columns. Rename them.",
-            CoveyWarning,
-            stacklevel=5,
+            "rewards do not see these columns. Rename them."
         )
 
 
@@ -180,12 +177,31 @@ def prompt_reader(args: GRPOConfig, tokenizer: Any, context: int | None) -> Prom
 
 
 def kept_rows(dataset: Any, reader: PromptReader) -> list[int] | None:
-    """Numbers of the rows that may be drawn; None for a stream."""
+    """Numbers of the rows that may be drawn; None for a stream.
+
+    Raises:
+        DatasetError: all of them are dropped, or one is too long and may not be.
+    """
     if dataset is None or not is_map_style(dataset):
         return None
     if reader.max_length is None or reader.overlong == "truncate":
         return list(range(len(dataset)))
-    return [number for number in range(len(dataset)) if reader.is_kept(dataset[number], number)]
+    kept = [number for number in range(len(dataset)) if reader.is_kept(dataset[number], number)]
+    _tell_of_dropped(len(dataset) - len(kept), len(dataset), reader.max_length)
+    return kept
+
+
+def _tell_of_dropped(dropped: int, total: int, limit: int) -> None:
+    what = (
+        f"of {total} rows of the training dataset have a prompt of more than max_prompt_length={limit} tokens"
+    )
+    if dropped and dropped == total:
+        raise DatasetError(
+            f"All {what[3:]}, and overlong_prompts='drop' leaves them out: none are left. Raise the limit, shorten the "
+            "prompts, or set overlong_prompts to 'truncate'."
+        )
+    if dropped:
+        warn(f"{dropped} {what}, and overlong_prompts='drop' leaves them out.")
 
 
 def task_names(dataset: Any, column: str) -> list[str]:

@@ -112,6 +112,7 @@ class GRPOTrainer(RecordedTrainer):
         name = given.name
         args = args or given.default_settings()
         if loss is not None:
+            build.check_is_loss(loss)
             build.check_own_loss(vars(args), {f.name: f.default for f in fields(args)})
         rewards, weights = construction.load_rewards(
             args, reward_funcs, reward_processing_classes, train_dataset, eval_dataset

@@ -1,6 +1,7 @@
 """Every wrong setting has a message that names it; retired names work; hardware falls back loudly or not at all."""
 
 import math
+import re
 import warnings
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from covey import GRPOConfig, ModelConfig, get_peft_config
 from covey.config import UnknownSettingError, get_kbit_device_map, get_quantization_config
 from covey.errors import ConfigError, CoveyWarning
+from covey.loss_types import LOSS_TYPES, SAID_ELSEWHERE
 from covey.sample.settings import generation_options
 
 
@@ -47,6 +49,10 @@ def test_the_defaults_run_on_any_machine():
         (dict(top_k=-1), ["top_k", "0 for all"]),
         (dict(repetition_penalty=0.0), ["repetition_penalty"]),
         (dict(loss_type="dapoo"), ["loss_type", "'dapo'"]),
+        (dict(loss_type="GRPO"), ["Did you mean 'grpo'?"]),
+        (dict(loss_type="gspo"), ["gspo is no loss", 'importance_sampling_level="sequence"']),
+        (dict(loss_type="reinforce++"), ['advantage_estimator="reinforce_pp"']),
+        (dict(loss_type="rloo"), ['advantage_estimator="rloo"']),
         (dict(scale_rewards="std"), ["scale_rewards", "'group'"]),
         (dict(multi_objective_aggregation="sum"), ["multi_objective_aggregation"]),
         (dict(multi_objective_aggregation="normalize_then_sum", scale_rewards="none"), ["no effect"]),
@@ -256,3 +262,11 @@ def test_a_run_of_no_length_is_refused(epochs):
     with pytest.raises(ConfigError, match=f"num_train_epochs is {epochs}; without max_steps"):
         settings(num_train_epochs=epochs)
     assert settings(max_steps=3, num_train_epochs=epochs).max_steps == 3
+
+
+@pytest.mark.parametrize("name", SAID_ELSEWHERE)
+def test_what_is_said_elsewhere_is_advice_that_works(name):
+    advice = SAID_ELSEWHERE[name]
+    settings = dict(re.findall(r'(\w+)="(\w+)"', advice))
+    assert settings and name not in LOSS_TYPES
+    GRPOConfig(output_dir="unused", use_cpu=True, **settings)

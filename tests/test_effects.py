@@ -167,6 +167,7 @@ INEFFECTIVE = [
     ({"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"}, "normalize_then_sum"),
     ({"scale_rewards": "none", "advantage_estimator": "rloo"}, "advantage_estimator other than"),
     ({"multi_objective_aggregation": "normalize_then_sum", "advantage_estimator": "opo"}, "sums the rewards"),
+    ({"overlong_prompts": "drop"}, "without max_prompt_length"),
     ({"kl_in_reward": True}, "beta=0"),
     (
         {"kl_in_reward": True, "beta": 0.1, "multi_objective_aggregation": "normalize_then_sum"},

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -24,7 +23,7 @@ from covey.checkpoint.faults import Faults
 from covey.checkpoint.folders import STAGING, checkpoint_name, checkpoints, publish, rotate, set_aside, tidy
 from covey.checkpoint.manifest import write_manifest
 from covey.checkpoint.quiet import without_progress_bars
-from covey.errors import CoveyWarning
+from covey.errors import warn
 
 
 class WholeCheckpoints(Trainer):
@@ -136,12 +135,10 @@ class WholeCheckpoints(Trainer):
             whole = list(checkpoints(run).values())
             last = f"The last one is {whole[-1]}." if whole else "There is no earlier one."
             free = shutil.disk_usage(run).free / 1e6
-            warnings.warn(
+            warn(
                 f"Checkpoint {self.state.global_step} could not be saved: {self.save_fault}. {free:,.0f} MB are free in "
                 f"{run}. {last} Training goes on, and saves again when the next checkpoint is due: free space on the "
-                "disk, or lower save_total_limit.",
-                CoveyWarning,
-                stacklevel=3,
+                "disk, or lower save_total_limit."
             )
 
     def _first_of_all(self, faults: Faults) -> str | None:

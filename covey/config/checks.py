@@ -6,7 +6,6 @@ Raises:
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from transformers import TrainingArguments
 from covey.config.fields import defaults
 from covey.config.values import at_least, not_negative, one_of, within
 from covey.effects import without_effect
-from covey.errors import ConfigError, CoveyWarning
+from covey.errors import ConfigError, warn
 from covey.loss_types import LOSS_TYPES
 
 if TYPE_CHECKING:
@@ -80,12 +79,10 @@ def check_sample(config: GRPOConfig) -> None:
             f"repetition_penalty is {config.repetition_penalty}; it must be positive, 1 for none."
         )
     if config.top_p < 1.0 or config.top_k or config.min_p or config.repetition_penalty != 1.0:
-        warnings.warn(
+        warn(
             "Completions are drawn from another distribution than the one the loss is computed for (top_p, top_k, min_p "
             "or repetition_penalty): the ratio of the update is biased by as much. Leave them at their defaults unless "
-            "you need them.",
-            CoveyWarning,
-            stacklevel=4,
+            "you need them."
         )
 
 

@@ -10,6 +10,7 @@ import difflib
 from typing import Any
 
 from covey.errors import ConfigError
+from covey.loss_types import SAID_ELSEWHERE
 
 
 def not_negative(name: str, value: float | None, what: str) -> None:
@@ -31,6 +32,16 @@ def within(name: str, value: float, low: float, high: float) -> None:
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        close = difflib.get_close_matches(str(value), allowed, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.{hint}")
+        raise ConfigError(
+            f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.{_hint(name, value, allowed)}"
+        )
+
+
+def _hint(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """What was meant: something that another setting says, or the name that comes close, in whatever case."""
+    said = str(value).lower().replace("-", "_")
+    elsewhere = SAID_ELSEWHERE.get(said) if name == "loss_type" else None
+    if elsewhere is not None:
+        return f" {value} is no loss of its own here: set {elsewhere}."
+    close = difflib.get_close_matches(said, allowed, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from covey.config import GRPOConfig, ModelConfig, get_peft_config
 from covey.errors import LoadingError
+from covey.folders import is_absent, not_loaded
 from covey.forecast.memory import OPTIMIZERS, Demand, Sizes
-from covey.loading import resolved_dtype
+from covey.loading import resolved_dtype, without_retired_name
 from covey.plan import Plan
 from covey.recipes import Recipe
 from covey.sample.memory import cache_budget
@@ -34,7 +35,8 @@ def sizes_of(recipe: Recipe) -> Sizes:
         if given.use_peft:
             from peft import get_peft_model
 
-            model = get_peft_model(model, get_peft_config(given))
+            with without_retired_name():
+                model = get_peft_model(model, get_peft_config(given))
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
@@ -95,6 +97,8 @@ def _config(given: ModelConfig) -> Any:
             name, revision=given.model_revision, trust_remote_code=given.trust_remote_code
         )
     except (OSError, ValueError) as error:
+        if is_absent(name):
+            raise not_loaded("policy", name, error) from error
         reason = str(error).splitlines()[0]
         raise LoadingError(f"the config of {name} cannot be read: {reason}") from error
 

@@ -123,7 +123,10 @@ def _function(entries: Mapping[str, Node], load_model: LoadModel) -> Any:
         return load_model(node.text("model"), **given)
     except (OSError, ValueError, TypeError) as error:
         kind = type(error) if isinstance(error, ConfigError) else ConfigError
-        raise node.error(f"the reward model {node.value!r} cannot be loaded: {error}", kind) from error
+        reason = str(error)
+        if "cannot be loaded" not in reason:
+            reason = f"the reward model {node.value!r} cannot be loaded: {reason}"
+        raise node.error(reason, kind) from error
 
 
 def _weight(node: Node) -> Any:

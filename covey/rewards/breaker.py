@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from covey.errors import RewardError
+from covey.errors import RewardError, warn
 from covey.rewards.batch import RewardTable
+from covey.rewards.contract import Reward
 from covey.rewards.engine import Column
 
 
@@ -99,3 +100,31 @@ def _pairs(seen: Window) -> list[list[int]]:
 def _last(column: Column) -> str:
     said = [score.error for score in column.scores if score.error is not None]
     return said[-1] if said else "in an earlier batch"
+
+
+class FirstFailures:
+    """Says once per reward that it failed: `max_failure_rate` speaks only after a whole window of samples."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, rewards: Iterable[Reward], columns: Mapping[str, Column]) -> None:
+        """Warn of each reward that failed in a batch for the first time."""
+        for reward in rewards:
+            column = columns[reward.name]
+            if column.num_faults and reward.name not in self._told:
+                self._told.add(reward.name)
+                error = _last(column).rstrip(".")
+                warn(
+                    f"Reward {reward.name!r} failed on {column.num_faults} of {column.num_run} samples: {error}. "
+                    f"{_consequence(reward, column)} This is said once; rewards/{reward.name}/failed counts on."
+                )
+
+
+def _consequence(reward: Reward, column: Column) -> str:
+    value = next(score.value for score in column.scores if score.error is not None)
+    if value is not None:
+        return f"Such a sample counts as {value:g} (on_error={reward.options.on_error!r})."
+    if reward.options.optional:
+        return "Such a sample counts without it (optional=True)."
+    return "Such a sample is left out of the step."

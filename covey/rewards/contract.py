@@ -21,6 +21,9 @@ from covey.rewards.failure import Failure
 from covey.rewards.names import DECORATED, reward_name
 from covey.rewards.options import RewardOptions
 
+NOT_FINITE = "is not a finite number"
+"""How the reason of a failure ends that the reward itself did not explain."""
+
 
 @dataclass(eq=False)
 class Reward:
@@ -136,7 +139,7 @@ class Reward:
             )
         number = float(value)
         if not math.isfinite(number):
-            reason = value.reason if isinstance(value, Failure) else f"{number} is not a finite number"
+            reason = value.reason if isinstance(value, Failure) else f"{number} {NOT_FINITE}"
             return Score(None, "failed", reason)
         return Score(number)
 

@@ -7,11 +7,10 @@ there, out of reach.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from covey.errors import CoveyWarning
+from covey.errors import warn
 from covey.rewards.contract import Reward
 
 
@@ -40,11 +39,9 @@ def warn_of_forgetting(rewards: Iterable[Reward]) -> None:
     """Say which rewards have a memory that checkpoints cannot keep."""
     for reward in rewards:
         if keeper_of(reward.function) is not None and not _is_in_reach(reward):
-            warnings.warn(
+            warn(
                 f"Reward {reward.name!r} has a state_dict, and where={reward.options.where!r} keeps its state in another "
-                "process: checkpoints do not have it. Run it inline or in a thread.",
-                CoveyWarning,
-                stacklevel=4,
+                "process: checkpoints do not have it. Run it inline or in a thread."
             )
 
 

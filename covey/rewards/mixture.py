@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from covey.errors import CoveyWarning, RewardError
+from covey.errors import RewardError, warn
 from covey.groups import PromptContent
 from covey.metrics import merge
 from covey.rewards.batch import RESERVED, RewardBatch, RewardTable
-from covey.rewards.breaker import Breaker
+from covey.rewards.breaker import Breaker, FirstFailures
 from covey.rewards.cache import Cache
 from covey.rewards.contract import Reward, options_of
 from covey.rewards.engine import Evaluation, score_batch
@@ -82,6 +81,7 @@ class Mixture(Sequence[Reward]):
         self.unscored = unscored
         self.cache = Cache(path=None if cache is True else cache) if cache else None
         self._breaker = Breaker(max_failure_rate, min_coverage, window)
+        self._first_failures = FirstFailures()
         in_waves(self.rewards)
         warn_of_forgetting(self.rewards)
 
@@ -132,6 +132,7 @@ class Mixture(Sequence[Reward]):
         """
         evaluation = score_batch(self.rewards, batch, self.task_column, self.cache)
         table = self._table(evaluation, batch, weights or {})
+        self._first_failures.tell(self.rewards, evaluation.columns)
         self._breaker.watch(evaluation.columns, table, len(batch))
         told = mixture_metrics(evaluation.columns, table, batch, self.task_column, sorted(self.tasks))
         table.metrics = merge(table.metrics, told)
@@ -158,7 +159,7 @@ class Mixture(Sequence[Reward]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave; a reward that has no state there starts without memory, with a warning."""
         for remark in restore(self.rewards, state["rewards"]):
-            warnings.warn(f"In the checkpoint {remark}.", CoveyWarning, stacklevel=2)
+            warn(f"In the checkpoint {remark}.")
         if self.cache is not None and state["cache"] is not None:
             self.cache.restore(state["cache"], self.rewards)
         self._breaker.restore(state["breaker"])

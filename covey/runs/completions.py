@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.errors import CoveyWarning
+from covey.errors import warn
 from covey.groups import ScoredGroup
 
 
@@ -56,11 +55,9 @@ class CompletionLog:
     def _warn(self, error: OSError) -> None:
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"{self.path} cannot be written: {error}. Training goes on; what cannot be written is missing there. Free "
-                "space on the disk.",
-                CoveyWarning,
-                stacklevel=4,
+                "space on the disk."
             )
 
 

@@ -14,14 +14,13 @@ power cut too. Resuming from step k takes out whatever was recorded after it, so
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from covey.errors import CoveyWarning
+from covey.errors import warn
 from covey.groups import Prompt, ScoredGroup
 from covey.runs import schema, segments
 from covey.runs.environment import process_facts
@@ -228,11 +227,9 @@ class RunWriter:
             self._lost += 1
             if not self._has_warned:
                 self._has_warned = True
-                warnings.warn(
+                warn(
                     f"The record at {self.folder} cannot be written: {error}. Training goes on; what cannot be written "
-                    "is missing from the record. Free space on the disk.",
-                    CoveyWarning,
-                    stacklevel=3,
+                    "is missing from the record. Free space on the disk."
                 )
 
     def _report_losses(self) -> None:

@@ -7,7 +7,6 @@ model's.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from covey.causal import compute_dtype, innermost
-from covey.errors import CoveyWarning, EngineError
+from covey.errors import EngineError, warn
 from covey.groups import Group, Prompt
 from covey.sample import selfcheck
 from covey.sample.batch import coarse
@@ -263,11 +262,9 @@ class NativeEngine:
         self._why_not = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
         if self.path == "fast":
             raise EngineError(f"The fast path cannot decode this policy: {self._why_not}.")
-        warnings.warn(
+        warn(
             f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self._why_not}. The "
-            "general path is used instead, which is slower.",
-            CoveyWarning,
-            stacklevel=4,
+            "general path is used instead, which is slower."
         )
 
     def _within_window(
@@ -309,7 +306,7 @@ class NativeEngine:
     def _warn_once(self, about: str, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
-            warnings.warn(text, CoveyWarning, stacklevel=5)
+            warn(text)
 
     @torch.no_grad()
     def _read(self, policy: nn.Module) -> Weights:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
-from covey.errors import CoveyWarning
+from covey.errors import warn
 from covey.groups import ScoredGroup
 from covey.score.advantages import has_spread
 
@@ -44,4 +43,4 @@ class Signals:
     def _say(self, message: str, step: int) -> None:
         if message not in self.said:
             self.said.add(message)
-            warnings.warn(f"Step {step + 1}: {message}", CoveyWarning, stacklevel=4)
+            warn(f"Step {step + 1}: {message}")

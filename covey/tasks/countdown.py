@@ -5,7 +5,8 @@ Puzzles are drawn backwards: an expression first, then its value as the target. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
@@ -15,6 +16,9 @@ from covey.tasks.blocks import closing_block
 from covey.tasks.expression import ExpressionError, parse
 from covey.tasks.levels import level_of
 from covey.tasks.split import Split, draw_distinct
+
+MAX_SEARCHED = 4
+"""Numbers that a check still searches a solution for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,34 @@ def countdown_reward(
         None if given is None else float(solves(closing_block(completion, "answer"), given, goal))
         for completion, given, goal in zip(completions, nums, target, strict=True)
     ]
+
+
+def countdown_gold(row: Mapping[str, Any]) -> str | None:
+    """A completion that solves a row, for checks; None for a row without numbers, or with too many to search."""
+    nums, target = row.get("nums"), row.get("target")
+    if not nums or target is None or len(nums) > MAX_SEARCHED:
+        return None
+    found = next(_reaching([(Fraction(n), str(n)) for n in nums], Fraction(target)), None)
+    return None if found is None else f"<answer>{found}</answer>"
+
+
+countdown_reward.gold_completion = countdown_gold  # type: ignore[attr-defined]
+
+
+def _reaching(held: Sequence[tuple[Fraction, str]], target: Fraction) -> Iterator[str]:
+    """Expressions of all that is held, two combined at a time, with the value `target`."""
+    if len(held) == 1:
+        if held[0][0] == target:
+            yield held[0][1]
+        return
+    for i, j in itertools.permutations(range(len(held)), 2):
+        (a, left), (b, right) = held[i], held[j]
+        rest = [part for place, part in enumerate(held) if place not in (i, j)]
+        combined = [(a - b, f"({left}-{right})")]
+        combined += [(a + b, f"({left}+{right})"), (a * b, f"({left}*{right})")] if i < j else []
+        combined += [(a / b, f"({left}/{right})")] if b else []
+        for one in combined:
+            yield from _reaching([*rest, one], target)
 
 
 def solves(answer: str | None, nums: Sequence[int], target: Any) -> bool:

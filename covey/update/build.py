@@ -81,6 +81,19 @@ def needs_every_row(s: Settings, own: Loss | None = None) -> bool:
     return by_loss or has_divergence or has_bonus or s["top_entropy_quantile"] < 1
 
 
+def check_is_loss(own: Any) -> None:
+    """A loss of your own is a function.
+
+    Raises:
+        ConfigError: it is something else, such as a name.
+    """
+    if not callable(own):
+        raise ConfigError(
+            f"loss is {own!r}; it must be a function of LossTerms that returns one loss per token. A loss that has a name "
+            f"is chosen with GRPOConfig(loss_type=...): {', '.join(LOSS_TYPES)}."
+        )
+
+
 def check_own_loss(s: Settings, defaults: Settings) -> None:
     """A loss of your own goes with a plain reduction, and with no setting of the losses it replaces.
 

@@ -67,18 +67,49 @@ def token_losses(loss: Loss, terms: LossTerms) -> TokenLosses:
     """What a loss says of each token.
 
     Raises:
-        ConfigError: it is not one number per token.
+        ConfigError: it is not one number per token, has no gradient, looks at a term that is not there, or has a metric
+            that cannot be added up.
     """
-    result = loss(terms)
+    name = getattr(loss, "__name__", type(loss).__name__)
+    result = _asked(loss, name, terms)
     losses, metrics = result if isinstance(result, tuple) else (result, {})
     if not isinstance(losses, Tensor) or losses.shape != terms.new.shape:
         came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ConfigError(
-            f"The loss {getattr(loss, '__name__', type(loss).__name__)!r} gave {came} for {terms.new.numel()} tokens. "
+            f"The loss {name!r} gave {came} for {terms.new.numel()} tokens. "
             f"Return one loss per token, a tensor of shape {tuple(terms.new.shape)}, alone or with a dictionary of "
             "metrics; the reduction follows."
         )
+    if terms.new.requires_grad and not losses.requires_grad:
+        raise ConfigError(
+            f"The loss {name!r} gave losses without gradient: nothing could be learned. Only terms.new has a gradient; "
+            "compute with it, and detach no result."
+        )
+    for metric, value in metrics.items():
+        if not (hasattr(value, "merge") and hasattr(value, "value")):
+            raise ConfigError(
+                f"The loss {name!r} gave the metric {metric!r} as {type(value).__name__}, which cannot be added up over "
+                f"micro-batches. Give terms.mean(values) of one value per token; for a plain number, from covey.metrics "
+                f"import Mean; {{{metric!r}: Mean(3.0)}}."
+            )
     return losses, dict(metrics)
+
+
+ABSENT = {"reference": "beta above 0, and kl_in_reward off", "is_forking": "top_entropy_quantile below 1"}
+"""Terms that are None, unless a setting asks for them: which setting."""
+
+
+def _asked(loss: Loss, name: str, terms: LossTerms) -> TokenLosses | Tensor:
+    try:
+        return loss(terms)
+    except (TypeError, AttributeError) as error:
+        absent = [term for term in ABSENT if getattr(terms, term) is None]
+        if "NoneType" not in str(error) or not absent:
+            raise
+        needs = "; ".join(f"terms.{term} needs {ABSENT[term]}" for term in absent)
+        raise ConfigError(
+            f"The loss {name!r} raised {type(error).__name__}: {error}. Terms that no setting asks for are None: {needs}."
+        ) from error
 
 
 def policy_factor(

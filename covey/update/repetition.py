@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import torch
 
-from covey.errors import CoveyWarning
+from covey.errors import warn
 from covey.update.batch import MicroBatch
 from covey.update.budget import Budget, free_memory, is_out_of_memory
 
@@ -101,5 +100,5 @@ class Repetition:
             f"{where}: it is repeated with at most {self.budget.tokens} tokens per forward pass, from now on. The result is "
             f"the same. Set max_tokens_per_forward={self.budget.tokens} to start with that."
         )
-        warnings.warn(event, CoveyWarning, stacklevel=4)
+        warn(event)
         self.note(event)

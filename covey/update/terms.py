@@ -45,11 +45,18 @@ class LossTerms:
     """Whether the token's covariance is among the highest of the optimizer step, bool; None: no such choice is made."""
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """Sum over each completion, shape (num_rows,); 0 for a completion without tokens in the loss."""
+        """Sum over each completion, shape (num_rows,); 0 for a completion without tokens in the loss.
+
+        Completions of 2 tokens and of 1: values [1, 3, 5] give [4, 5]; `terms.row_sums(values)[terms.row]` gives each token
+        that of its completion.
+        """
         return values.new_zeros(self.num_rows).index_add(0, self.row, values)
 
     def row_means(self, values: Tensor) -> Tensor:
-        """Mean over each completion, given back to its tokens. Shape (tokens,)."""
+        """Mean over each completion, given back to each of its tokens: shape (tokens,), not (num_rows,).
+
+        Completions of 2 tokens and of 1: values [1, 3, 5] give [2, 2, 5].
+        """
         return (self.row_sums(values) / self.lengths.to(values.dtype))[self.row]
 
     @property

@@ -46,3 +46,11 @@ def test_the_small_ones_run(name, tmp_path, monkeypatch, capsys):
     assert main(["train", str(FOLDER / f"{name}.yaml"), "--set", *changes]) == 0
     assert (tmp_path / "out" / "model" / "model.safetensors").exists()
     assert "At the end, with 95 % intervals:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_small_ones_pass_their_check(name, monkeypatch, capsys):
+    monkeypatch.chdir(FOLDER.parent)
+    status = main(["check", str(FOLDER / f"{name}.yaml"), "--rows", "24"])
+    shown = capsys.readouterr().out
+    assert status == 0 and "100%" in shown and "nan" not in shown, shown

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from covey.rewards import (
     CallTests,
     Countdown,
     ExactMatch,
+    Failure,
     JsonFormat,
     Mixture,
     MultipleChoice,
@@ -257,3 +259,38 @@ def test_the_report_for_people_and_for_machines():
 
 def test_the_method_of_a_mixture():
     assert Mixture(SameAnswer()).check(ROWS, num_rows=3).num_rows == 3
+
+
+def test_a_failure_that_explains_itself_is_a_warning_and_a_bare_nan_an_error():
+    def takes_short(completions, **_):
+        return [Failure("longer than 256 tokens") if len(c) > 256 else 0.0 for c in completions]
+
+    def breaks(completions, **_):
+        return [math.nan if len(c) > 256 else 0.0 for c in completions]
+
+    (warning,) = found(check_rewards(takes_short, ROWS), "attack")
+    assert warning.severity == "warning" and "longer than 256 tokens" in warning.text, warning
+    assert warning.text.startswith("failed") and "'long'" in warning.text and "'open boxes'" in warning.text
+    assert {f.severity for f in found(check_rewards(breaks, ROWS), "attack")} == {"error"}
+
+    def never(completions, **_):
+        return [Failure("no answer")] * len(completions)
+
+    assert [f.severity for f in found(check_rewards(never, ROWS), "fault")] == ["error"]
+
+
+def test_rounding_is_no_dependence_on_company_and_a_small_difference_is_shown():
+    def model_like(completions, **_):
+        return [-7.53155 * (1 + 1e-7 * len(completions)) for _ in completions]
+
+    def dependent(completions, **_):
+        return [-7.53155 - 1e-3 / len(completions) for _ in completions]
+
+    assert not found(check_rewards(model_like, ROWS), "company")
+    (told,) = found(check_rewards(dependent, ROWS), "company")
+    one, other = (
+        told.text.split("batch. Use scope='group' if on its group: ")[1]
+        .split(", for ")[0]
+        .split(" and then ")
+    )
+    assert one != other

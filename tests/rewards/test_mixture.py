@@ -5,11 +5,12 @@ import functools
 import math
 import pickle
 import time
+import warnings
 from types import SimpleNamespace
 
 import pytest
 
-from covey.errors import RewardError
+from covey.errors import CoveyWarning, RewardError
 from covey.rewards import (
     Cosine,
     Countdown,
@@ -576,3 +577,34 @@ def test_a_coroutine_function_has_its_place():
     with pytest.raises(RewardError, match="runs on the event loop"):
         reward(f, where="process")
     assert isinstance(reward(f, timeout=1.0), Reward)
+
+
+@pytest.mark.parametrize(
+    ("options", "consequence"),
+    [
+        (dict(on_error="zero"), "counts as 0 (on_error='zero')"),
+        (dict(on_error=-0.5), "counts as -0.5"),
+        (dict(on_error="missing"), "is left out of the step"),
+        (dict(on_error="missing", optional=True), "counts without it (optional=True)"),
+    ],
+)
+def test_the_first_failure_of_a_reward_is_said_once(options, consequence):
+    mix = Mixture(ones, reward(broken_on("x"), name="mine", **options))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        mix.score(batch("ab"))
+        assert not told
+        for _ in range(3):
+            mix.score(batch("axx"))
+    (said,) = [str(w.message) for w in told]
+    assert said.startswith("Reward 'mine' failed on 2 of 3 samples: ValueError") and consequence in said, said
+
+
+def test_time_outs_of_an_optional_reward_are_said():
+    def slow(completions, **_):
+        time.sleep(0.3)
+        return [0.0] * len(completions)
+
+    options = dict(where="thread", timeout=0.05, optional=True, on_error="missing")
+    with pytest.warns(CoveyWarning, match=r"'slow' failed on 2 of 2 samples: CallTimeout.*counts without it"):
+        Mixture(ones, reward(slow, **options)).score(batch("ab"))

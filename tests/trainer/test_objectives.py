@@ -108,6 +108,8 @@ def test_a_loss_of_your_own_is_trained_on(tmp_path):
 def test_a_loss_of_your_own_and_a_named_one_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="was given one as `loss`"):
         make("unused", tmp_path, Recorder(REWARDS), rows(), loss=lambda t: -t.new, loss_type="sapo")
+    with pytest.raises(ConfigError, match=r"loss is 'reinforce'; it must be a function.*loss_type="):
+        make("unused", tmp_path, Recorder(REWARDS), rows(), loss="reinforce")
 
 
 OBJECTIVES = [

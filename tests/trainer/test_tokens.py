@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from covey.errors import DatasetError
+from covey.errors import CoveyWarning, DatasetError
 from covey.sample.chat import encode_prompt, stop_ids, with_one_bos
 from covey.sample.prompts import PromptReader
 from tests.models import ASSISTANT, BOS, CHAT, EOS, PAD, USER, tiny_policy, tiny_tokenizer
@@ -110,13 +110,18 @@ def test_dropped_and_refused_prompts(tmp_path):
     dataset = Dataset.from_dict({"prompt": ["short", "x" * 60, "tiny", "y" * 60, "small"]})
     recorder = Recorder(by_length)
     settings = dict(max_prompt_length=20, per_device_train_batch_size=4)
-    trainer = train(folder, tmp_path, recorder, dataset, **settings, overlong_prompts="drop", max_steps=3)
+    with pytest.warns(CoveyWarning, match=r"2 of 5 rows .* more than max_prompt_length=20 .*'drop'") as told:
+        trainer = train(folder, tmp_path, recorder, dataset, **settings, overlong_prompts="drop", max_steps=3)
+    assert sum("of 5 rows" in str(w.message) for w in told) == 1
     assert set(recorder.all("prompts")) == {"short", "tiny", "small"}
     assert trainer.plan.num_prompts == 3
     with pytest.raises(DatasetError, match=r"Row 1.*60 tokens.*max_prompt_length is 20"):
         train(folder, tmp_path, recorder, dataset, **settings, overlong_prompts="error")
     trainer = train(folder, tmp_path, Recorder(by_length), dataset, **settings, max_steps=5)
     assert sum(logged(trainer, "prompts/cut_share")) == 2
+    long = Dataset.from_dict({"prompt": ["x" * 60, "y" * 60]})
+    with pytest.raises(DatasetError, match=r"All 2 rows .* max_prompt_length=20 .*'drop'.*none are left"):
+        train(folder, tmp_path, recorder, long, **settings, overlong_prompts="drop")
 
 
 def test_a_prompt_beyond_the_context_names_the_row_and_the_numbers(tmp_path):

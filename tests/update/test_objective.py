@@ -126,3 +126,46 @@ def test_a_loss_that_is_not_one_number_per_token_is_named():
         Objective(my_loss)(terms([[0.0, 0.0]], [1.0]))
     with pytest.raises(ConfigError, match="gave float for 2 tokens"):
         Objective(lambda t: 1.0)(terms([[0.0, 0.0]], [1.0]))
+
+
+@pytest.mark.parametrize("number", [3.0, 3, torch.tensor(3.0)])
+def test_a_metric_that_does_not_add_up_is_named(number):
+    def my_loss(t):
+        return -t.advantages * t.new, {"my/number": number}
+
+    with pytest.raises(
+        ConfigError, match=r"'my_loss' gave the metric 'my/number' as .*from covey.metrics import Mean"
+    ):
+        Objective(my_loss)(terms([[0.0, 0.0]], [1.0]))
+
+
+def test_a_loss_without_gradient_is_named():
+    def detached(t):
+        return -t.advantages * t.new.detach()
+
+    for beta in (0.0, 0.1):
+        with pytest.raises(ConfigError, match=r"'detached' gave losses without gradient.*terms.new"):
+            Objective(detached, beta=beta)(terms([[0.0]], [1.0], reference=[[-1.0]]))
+
+
+@pytest.mark.parametrize("use", [lambda t: t.new - t.reference, lambda t: t.reference.exp() * t.new])
+def test_a_loss_that_looks_at_a_term_that_is_not_there(use):
+    with pytest.raises(ConfigError, match=r"terms.reference needs beta above 0"):
+        Objective(use)(terms([[0.0, 0.0]], [1.0]))
+
+    def has_a_bug(t):
+        return t.new + None
+
+    with pytest.raises(TypeError):  # the user's own, with the reference there
+        Objective(has_a_bug, beta=0.1)(
+            terms([[0.0]], [1.0], reference=[[-1.0]], is_forking=torch.tensor([True]))
+        )
+    with pytest.raises(AttributeError, match="no attribute 'nwe'"):
+        Objective(lambda t: t.nwe)(terms([[0.0]], [1.0]))
+
+
+def test_what_comes_back_of_completions():
+    t = terms([[0.0, 0.0], [0.0]], [1.0, 1.0])
+    values = tensor(1.0, 3.0, 5.0)
+    assert t.row_sums(values).tolist() == [4.0, 5.0]
+    assert t.row_means(values).tolist() == [2.0, 2.0, 5.0]

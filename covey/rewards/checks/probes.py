@@ -33,8 +33,10 @@ def check_values(
     statistics = report.rewards[name]
     _fill(statistics, [o.value for o in outcomes if o.value is not None])
     faults = Counter(o.fault for o in outcomes if o.fault)
+    explained = {o.fault for o in outcomes if o.is_explained} if len(outcomes) > faults.total() else ()
     for fault, count in faults.most_common(3):
-        report.add("error", name, "fault", f"{count} of {len(samples)} samples: {fault}")
+        severity: Severity = "warning" if fault in explained else "error"
+        report.add(severity, name, "fault", f"{count} of {len(samples)} samples: {fault}")
     if are_real and statistics.lowest is not None and statistics.lowest == statistics.highest:
         report.add(
             "warning",
@@ -159,16 +161,21 @@ def check_latency(trial: Trial, samples: Sequence[Sample], report: CheckReport) 
 def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
     """Hostile completions pay nothing, take no time, and raise nothing."""
     name, compares = trial.reward.name, _looks_at_answers(trial, rows)
-    row = rows[0]
+    row, failed = rows[0], dict[str, list[str]]()
     for attack, text in attacks(row).items():
         outcome, seconds = trial.timed((row, like_prompt(row["prompt"], text)))
-        if outcome.fault:
+        if outcome.is_explained:
+            failed.setdefault(outcome.fault, []).append(repr(attack))
+        elif outcome.fault:
             report.add("error", name, "attack", f"the attack {attack!r}: {outcome.fault}")
         elif outcome.value is not None and outcome.value > 0 and (compares or attack not in SHAPE_ONLY):
             severity: Severity = "error" if outcome.value >= FULL_MARKS else "warning"
             report.add(severity, name, "attack", f"pays {outcome.value:g} for the attack {attack!r}.")
         if seconds > SLOW_ATTACK_SECONDS:
             report.add("warning", name, "attack", f"takes {seconds:.1f} s for the attack {attack!r}.")
+    for reason, which in failed.items():
+        text = f"failed, so that the sample is left out, on the attack {', '.join(which)}: {reason}."
+        report.add("warning", name, "attack", text)
 
 
 def _compare(
@@ -183,7 +190,7 @@ def _compare(
 ) -> bool:
     """Whether outcomes differ; reports the first that do."""
     for (row, _), one, other in zip(samples, first, second, strict=False):
-        if one.value != other.value or bool(one.fault) != bool(other.fault):
+        if not one.agrees(other):
             shown = f"{one.as_text} and then {other.as_text}"
             report.add(severity, trial.reward.name, check, f"{text}: {shown}, for {_shown(row)}.")
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,15 @@ from covey.errors import RewardError
 from covey.groups import PromptContent, Score
 from covey.rewards.batch import RewardBatch
 from covey.rewards.calling.guarded import call_guarded
-from covey.rewards.contract import Reward
+from covey.rewards.contract import NOT_FINITE, Reward
 from covey.rewards.routing import applicable_rows, groups_of
 
 Sample = tuple[Mapping[str, Any], PromptContent]
 """A row, and a completion for it."""
+
+
+ROUNDING = 1e-5
+"""Relative and absolute; the arithmetic of a neural reward in float32 differs by about 1e-6 with its batch."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,18 @@ class Outcome:
 
     value: float | None
     fault: str = ""
+    is_explained: bool = False
+    """Whether the reward itself says that it failed, and why: it did not raise, and left no bare NaN."""
 
     @property
     def as_text(self) -> str:
-        return self.fault or ("does not apply" if self.value is None else f"{self.value:g}")
+        return self.fault or ("does not apply" if self.value is None else f"{self.value:.9g}")
+
+    def agrees(self, other: Outcome) -> bool:
+        """Whether both say the same. A model that pads texts otherwise rounds otherwise, which is no difference."""
+        if self.value is None or other.value is None:
+            return self.value is other.value and bool(self.fault) == bool(other.fault)
+        return math.isclose(self.value, other.value, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 class Trial:
@@ -50,20 +63,28 @@ class Trial:
             return []
         batch = batch_of(samples)
         if self.reward.options.scope == "group":
-            scores: list[Score] = [Score(None, "not_applicable")] * len(batch)
+            outcomes = [Outcome(None)] * len(batch)
             for rows in groups_of(batch):
-                for row, score in zip(
-                    rows, call_guarded(self.reward, batch.select(rows)).scores, strict=True
-                ):
-                    scores[row] = score
-        else:
-            scores = call_guarded(self.reward, batch).scores
-        return [Outcome(s.value, (s.error or "failed") if s.status == "failed" else "") for s in scores]
+                for row, outcome in zip(rows, self._called(batch.select(rows)), strict=True):
+                    outcomes[row] = outcome
+            return outcomes
+        return self._called(batch)
+
+    def _called(self, batch: RewardBatch) -> list[Outcome]:
+        scored = call_guarded(self.reward, batch)
+        return [_outcome(score, scored.num_faults > 0) for score in scored.scores]
 
     def timed(self, sample: Sample) -> tuple[Outcome, float]:
         started = time.perf_counter()
         (outcome,) = self.outcomes([sample])
         return outcome, time.perf_counter() - started
+
+
+def _outcome(score: Score, has_raised: bool) -> Outcome:
+    if score.status != "failed":
+        return Outcome(score.value)
+    reason = score.error or "failed"
+    return Outcome(None, reason, not has_raised and not reason.endswith(NOT_FINITE))
 
 
 def batch_of(samples: Sequence[Sample]) -> RewardBatch:

@@ -16,7 +16,9 @@ from typing import Any, Literal
 import torch
 
 from covey.errors import LoadingError, RewardError
+from covey.folders import not_loaded
 from covey.groups import Message, PromptContent
+from covey.rewards.failure import Failure
 from covey.rewards.text import without_reasoning
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
@@ -45,7 +47,7 @@ class RewardModel:
         device: moves the model; by default it stays where it is.
         offload: keep the model on the CPU between calls.
 
-    A sample without a finite score is NaN, which means *failed*: it is left out, it does not count as 0.
+    A sample without a finite score is a `Failure`, a NaN with a reason: it is left out, it does not count as 0.
 
     Raises:
         LoadingError: several labels and no `reduce`.
@@ -89,7 +91,7 @@ class RewardModel:
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """One score per completion; NaN where it failed."""
+        """One score per completion; a `Failure`, which is NaN, where it failed."""
         inputs = [self.encode(p, c) for p, c in zip(prompts, completions, strict=True)]
         fitted = [self._fit(*sample) for sample in zip(inputs, prompts, completions, strict=True)]
         scores = self.score({ids for ids in fitted if ids})
@@ -97,7 +99,15 @@ class RewardModel:
             cut = sum(after != before for after, before in zip(fitted, inputs, strict=True))
             log_metric(f"reward_models/{self.__name__}/cut_share", cut / len(inputs))
             log_metric(f"reward_models/{self.__name__}/tokens", sum(map(len, fitted)) / len(inputs))
-        return [scores[ids] if ids else math.nan for ids in fitted]
+        return [
+            scores[after] if after else self._unscored(before)
+            for after, before in zip(fitted, inputs, strict=True)
+        ]
+
+    def _unscored(self, ids: Ids) -> Failure:
+        if not ids:
+            return Failure("there is no text to score")
+        return Failure(f"the text is longer than the {self.max_length} tokens that {self.__name__} takes")
 
     def encode(self, prompt: PromptContent, completion: PromptContent) -> Ids:
         """Token ids of prompt and completion together.
@@ -149,7 +159,8 @@ class RewardModel:
         scaled = (raw.double() - self.mean) / self.std
         if self.clip is not None:
             scaled = scaled.clamp(-self.clip, self.clip)  # NaN stays NaN
-        return [value if math.isfinite(value) else math.nan for value in scaled.tolist()]
+        unfinite = Failure(f"the score of {self.__name__} is not finite")
+        return [value if math.isfinite(value) else unfinite for value in scaled.tolist()]
 
     def _fit(self, ids: Ids, prompt: PromptContent, completion: PromptContent) -> Ids:
         """`ids`, shortened to `max_length` at the prompt's beginning; empty where that is not possible."""
@@ -212,14 +223,17 @@ def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) 
         options: those of `RewardModel`; everything else goes to `from_pretrained` (dtype, revision, ...).
 
     Raises:
-        LoadingError: the checkpoint has no trained classification head, or several labels and no `reduce`.
+        LoadingError: it cannot be loaded, has no trained classification head, or several labels and no `reduce`.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     own = {key: options.pop(key) for key in _OPTIONS if key in options}
-    model, info = AutoModelForSequenceClassification.from_pretrained(
-        name_or_path, output_loading_info=True, **options
-    )
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            name_or_path, output_loading_info=True, **options
+        )
+    except (OSError, ValueError) as error:
+        raise not_loaded("reward model", name_or_path, error) from error
     fresh = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if fresh:
         raise LoadingError(
@@ -233,7 +247,10 @@ def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) 
             for key in ("revision", "trust_remote_code", "token", "cache_dir")
             if key in options
         }
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
+        except (OSError, ValueError) as error:
+            raise not_loaded("tokenizer of the reward model", name_or_path, error) from error
     own.setdefault("name", _last_part(name_or_path))
     return RewardModel(model, tokenizer, **own)
 
