@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import PurePath
 from typing import Any
 
-from covey.errors import ConfigError, RewardError
+from covey.errors import ConfigError, LoadingError, RewardError
 from covey.recipes.nodes import Node, nearest, shown
 from covey.recipes.objects import bundled_rewards, called, imported, keyword_arguments, made, named_object
 from covey.recipes.settings import named
@@ -123,10 +123,11 @@ def _function(entries: Mapping[str, Node], load_model: LoadModel) -> Any:
         return load_model(node.text("model"), **given)
     except (OSError, ValueError, TypeError) as error:
         kind = type(error) if isinstance(error, ConfigError) else ConfigError
-        reason = str(error)
-        if "cannot be loaded" not in reason:
-            reason = f"the reward model {node.value!r} cannot be loaded: {reason}"
-        raise node.error(reason, kind) from error
+        # A LoadingError names the model and says why; what else comes speaks of neither.
+        what = (
+            "" if isinstance(error, LoadingError) else f"the reward model {node.value!r} cannot be loaded: "
+        )
+        raise node.error(f"{what}{error}", kind) from error
 
 
 def _weight(node: Node) -> Any:

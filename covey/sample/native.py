@@ -211,8 +211,11 @@ class NativeEngine:
 
     def _prepared(self, policy: nn.Module) -> Weights | None:
         """What the fast path computes with; None: the policy takes the general path."""
-        weights = None if self.path == "general" else self._fast_weights(policy)
-        self.reason = "path='general' asks for it" if self.path == "general" else self._why_not
+        if self.path == "general":
+            weights, self.reason = None, "path='general' asks for it"
+        else:
+            weights = self._fast_weights(policy)
+            self.reason = self._why_not
         if weights is None:
             self._refuse_shards(policy)
         return weights
