@@ -11,6 +11,7 @@ from typing import Any, Literal
 from covey.groups import PromptContent
 from covey.rewards.rules.blocks import only_block
 from covey.rewards.rules.extract import said_by
+from covey.rewards.syntax import parsed
 
 MAX_CHARACTERS = 20_000
 """Longer code is not parsed: the parser's time and stack are bounded by the text's length."""
@@ -67,7 +68,7 @@ def parse(code: str) -> ast.Module | None:
             warnings.simplefilter(
                 "ignore"
             )  # odd escapes in a policy's strings are not for the user's terminal
-            return ast.parse(code.strip("\n"))
+            return parsed(code.strip("\n"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

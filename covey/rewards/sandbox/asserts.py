@@ -11,6 +11,7 @@ from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import AssertsJob, Grade, Verdict
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
+from covey.rewards.syntax import parsed
 
 
 def grade_asserts(
@@ -79,7 +80,7 @@ def undefined_names(sources: list[str]) -> dict[str, str]:
     defined: set[str] = set(dir(builtins))
     for source in sources:
         try:
-            tree = ast.parse(source)
+            tree = parsed(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # reported where it is executed
         for node in ast.walk(tree):
