@@ -38,11 +38,11 @@ import torch
 from transformers.utils import logging
 
 from covey.cli.quickstart import make_trainer
-from covey.groups import Group, Prompt
 from covey.runs.statistics import Interval, mean_interval, wilson_interval
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
 from covey.tasks import quickstart
+from covey.types import Group, Prompt
 from covey.update.forward import Forward
 
 WAYS = ("on", "off")

@@ -19,11 +19,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from covey.groups import Completion, Prompt
 from covey.sample.decoding import inverse_cdf
 from covey.sample.engine import in_order
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
+from covey.types import Completion, Prompt
 from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward
 from tests.models import EOS, PAD, VOCABULARY, tiny_model, tiny_policy

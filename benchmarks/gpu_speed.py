@@ -17,11 +17,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from covey.groups import Prompt
 from covey.sample import selfcheck
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
 from covey.sample.weights import weights_of
+from covey.types import Prompt
 
 Measured = dict[str, float]
 

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from random import Random
 
-from covey.groups import Completion, Group, Prompt, Score, ScoredGroup
 from covey.runs import RunWriter
+from covey.types import Completion, Group, Prompt, Score, ScoredGroup
 
 WORDS = [
     "so",

@@ -117,9 +117,9 @@ def run_transformers(args: argparse.Namespace) -> Any:
 
 def run_native(args: argparse.Namespace) -> Any:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from covey.groups import Prompt
     from covey.sample.native import NativeEngine
     from covey.sample.settings import Sampling
+    from covey.types import Prompt
 
     model = load(args.model, args.dtype)
     engine = NativeEngine(lambda ids: "", path="fast")

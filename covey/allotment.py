@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from covey.groups import Prompt, ScoredGroup
 from covey.plan import Plan
 from covey.sample.loader import Numbered, WindowSampler, WindowStream, map_loader, stream_loader
 from covey.sample.prompts import PromptReader, seed_keys
+from covey.types import Prompt, ScoredGroup
 
 T = TypeVar("T")
 

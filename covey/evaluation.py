@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.groups import Prompt, PromptContent, ScoredGroup
 from covey.metrics import Ledger, Metric, merge
 from covey.runs.statistics import Interval, bootstrap_interval, pass_at_k, wilson_interval
 from covey.sample.engine import Engine, in_order
@@ -17,6 +16,7 @@ from covey.sample.prompts import PromptReader
 from covey.sample.settings import Sampling
 from covey.score.counts import completion_metrics
 from covey.score.scorer import Scorer
+from covey.types import Prompt, PromptContent, ScoredGroup
 
 
 def sample_and_score(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.groups import ScoredGroup
 from covey.plan import Plan
 from covey.runs import schema
 from covey.runs.completions import CompletionLog, completion_rows
@@ -19,6 +18,7 @@ from covey.runs.hints.watch import HintWatch
 from covey.runs.session import RunSession
 from covey.runs.tables import printed, send
 from covey.runs.writer import End, RunWriter
+from covey.types import ScoredGroup
 
 
 class Recording:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.groups import Prompt
 from covey.metrics import Mean, Metric
 from covey.score.scorer import Judged
+from covey.types import Prompt
 
 
 def refilled(

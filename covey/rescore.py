@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import ConfigError, RewardError, warn
-from covey.groups import Completion, Group, Prompt, Score
 from covey.loss_types import LOSS_TYPES
 from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
@@ -33,6 +32,7 @@ from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import BASELINES, Outcomes, estimator
 from covey.score.scorer import reward_batch
 from covey.score.shaping import Shaping, shaped_totals
+from covey.types import Completion, Group, Prompt, Score
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,7 +25,6 @@ from covey.checkpoint.timing import is_over
 from covey.config import GRPOConfig
 from covey.errors import DatasetError
 from covey.evaluation import Evaluation, joined, own_prompts, sample_and_score
-from covey.groups import Group, Prompt, ScoredGroup
 from covey.guard import Guard
 from covey.hardware import peak_memory_mb
 from covey.metrics import Largest, Mean, Total, merge
@@ -38,6 +37,7 @@ from covey.sample.loader import Numbered
 from covey.score.counts import completion_metrics, no_task_metrics, task_metrics, token_metrics
 from covey.score.scorer import Judged
 from covey.score.signals import Signals
+from covey.types import Group, Prompt, ScoredGroup
 from covey.update import build
 from covey.update.batch import MicroBatch, Sample, samples_of
 from covey.update.budget import Budget

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from covey.errors import ConfigError, CoveyWarning, RewardError
-from covey.groups import Completion, Group, Prompt, Score
 from covey.rescore import WhatIf, rescore
 from covey.rewards.contract import Reward
 from covey.runs import RunWriter
 from covey.score.estimators import Outcomes, estimator
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
+from covey.types import Completion, Group, Prompt, Score
 from tests.runs.synthetic import Story, with_advantages, write_run
 
 PLAIN = Shaping()

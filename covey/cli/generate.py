@@ -17,9 +17,9 @@ from covey.cli.prompts import as_chats, read_rows
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
-    from covey.groups import Group, Prompt
     from covey.sample.native import NativeEngine
     from covey.sample.settings import Sampling
+    from covey.types import Group, Prompt
 
 HELP = "sample completions from a model, prompts in, JSON lines out"
 

@@ -13,9 +13,9 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey.errors import DatasetError
 from covey.evaluation import Evaluation, interval_over_prompts, passes_at
-from covey.groups import PromptContent
 from covey.recipes.recipe import Recipe
 from covey.runs.statistics import Interval, PairedTest, paired_test
+from covey.types import PromptContent
 
 TOTAL = "reward"
 """What the weighted sum of the rewards is called."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from covey.groups import PromptContent, Score
 from covey.metrics import Mean, Metric, merge
+from covey.types import PromptContent, Score
 
 RESERVED = (
     "prompts",

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.groups import Score
 from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
+from covey.types import Score
 
 Key = bytes
 PREFIX = 32

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from covey.errors import RewardError
-from covey.groups import Score
 from covey.rewards.batch import RESERVED, Notes, RewardBatch
 from covey.rewards.failure import Failure
 from covey.rewards.names import DECORATED, reward_name
 from covey.rewards.options import RewardOptions
+from covey.types import Score
 
 NOT_FINITE = "is not a finite number"
 """How the reason of a failure ends that the reward itself did not explain."""

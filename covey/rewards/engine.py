@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from covey.groups import Score
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.cache import Cache, Key, row_keys
 from covey.rewards.calling.guarded import Scored, call_guarded
 from covey.rewards.contract import Reward
 from covey.rewards.routing import applicable_rows, gate_score, groups_of, in_waves
+from covey.types import Score
 
 NOT_APPLICABLE = Score(None, "not_applicable")
 

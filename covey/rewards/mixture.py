@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from covey.errors import RewardError, warn
-from covey.groups import PromptContent
 from covey.metrics import merge
 from covey.rewards.batch import RESERVED, RewardBatch, RewardTable
 from covey.rewards.breaker import Breaker, FirstFailures
@@ -21,6 +20,7 @@ from covey.rewards.options import RewardOptions
 from covey.rewards.reward_metrics import mixture_metrics
 from covey.rewards.routing import in_waves
 from covey.rewards.schedules import progress_of, weight_at
+from covey.types import PromptContent
 
 if TYPE_CHECKING:
     from covey.rewards.checks.report import CheckReport

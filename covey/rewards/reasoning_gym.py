@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.failure import Failure
 from covey.rewards.rules.extract import Source, answers, check_sources
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
 from covey.rewards.sandbox.session import CallFailed, Session
+from covey.types import PromptContent
 
 MODULE = "covey.rewards.reasoning_gym_inside"
 CODE = f"from {MODULE} import score"

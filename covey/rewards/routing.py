@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.errors import RewardError
-from covey.groups import Score
 from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
+from covey.types import Score
 
 
 def applicable_rows(reward: Reward, batch: RewardBatch, task_column: str) -> list[int]:

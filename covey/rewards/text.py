@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from covey.groups import PromptContent
+from covey.types import PromptContent
 
 CLOSE_THINK = "</think>"
 

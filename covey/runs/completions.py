@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import warn
-from covey.groups import ScoredGroup
+from covey.types import ScoredGroup
 
 
 class CompletionLog:

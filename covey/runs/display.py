@@ -18,11 +18,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from covey.groups import ScoredGroup
 from covey.metrics import PHASES
 from covey.runs.phrases import duration, number, percent
 from covey.runs.sparkline import Curve, sparkline
 from covey.runs.visible import excerpt, visible
+from covey.types import ScoredGroup
 
 BUDGET = 0.01
 """Share of the wall time that drawing may take."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from covey.groups import ScoredGroup
+from covey.types import ScoredGroup
 
 Clusters = Sequence[Sequence[float]]
 """Values by group."""

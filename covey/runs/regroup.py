@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from covey.groups import Completion, Group, Prompt
 from covey.runs.reader import read_prompt
+from covey.types import Completion, Group, Prompt
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.groups import Completion, Prompt, ScoredGroup
 from covey.runs.jsonl import encode, finite
 from covey.runs.schema import COMPLETION_LEVEL, GROUP_LEVEL
+from covey.types import Completion, Prompt, ScoredGroup
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.groups import ScoredGroup
 from covey.runs.display import Display
 from covey.runs.group_statistics import group_statistics
 from covey.runs.hints import Hint, HintWatch
 from covey.runs.writer import End, RunWriter
+from covey.types import ScoredGroup
 
 
 class RunSession:

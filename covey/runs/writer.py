@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from covey.errors import warn
-from covey.groups import Prompt, ScoredGroup
 from covey.runs import schema, segments
 from covey.runs.environment import process_facts
 from covey.runs.group_statistics import group_statistics
@@ -36,6 +35,7 @@ from covey.runs.header import (
 from covey.runs.jsonl import JsonLines
 from covey.runs.resume import drop_after, evaluation_file
 from covey.runs.rows import group_line, table
+from covey.types import Prompt, ScoredGroup
 
 End = Literal["finished", "interrupted", "failed"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from covey.errors import DatasetError
-from covey.groups import Message, PromptContent
+from covey.types import Message, PromptContent
 
 Tokenizer = Any
 """A `transformers` tokenizer."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from covey.groups import Group
+from covey.types import Group
 
 ROWS = 12
 """Rows that one pass may have. Measured on a processor with AVX512-BF16, SmolLM2-135M: 12 rows take 1.2 times as long as

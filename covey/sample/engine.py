@@ -7,8 +7,8 @@ from typing import Protocol
 
 from torch import nn
 
-from covey.groups import Group, Prompt
 from covey.sample.settings import Sampling
+from covey.types import Group, Prompt
 
 
 class Engine(Protocol):

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.groups import Group, Prompt
 from covey.sample.batch import Batch, Reading
 from covey.sample.cache import Cache
 from covey.sample.drafts import LONGEST, Memory
@@ -29,6 +28,7 @@ from covey.sample.sequences import Sequences
 from covey.sample.settings import Sampling
 from covey.sample.stops import INTERVAL, Decode, StopStrings
 from covey.sample.weights import Weights
+from covey.types import Group, Prompt
 
 
 @dataclass(frozen=True)

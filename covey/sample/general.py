@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from covey.causal import accepted_arguments
-from covey.groups import Group, Prompt
 from covey.sample.lending import lent
 from covey.sample.live import Live, advance
 from covey.sample.memory import cache_bytes_per_token
@@ -23,6 +22,7 @@ from covey.sample.restrictions import Restrictions
 from covey.sample.sequences import Sequences
 from covey.sample.settings import Sampling
 from covey.sample.stops import INTERVAL, Decode, StopStrings
+from covey.types import Group, Prompt
 
 COPIES = 2
 """A cache that grows by a token a step holds the old and the new copy for a moment."""

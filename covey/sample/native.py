@@ -18,7 +18,6 @@ from torch import nn
 
 from covey.causal import compute_dtype, innermost
 from covey.errors import EngineError, warn
-from covey.groups import Group, Prompt
 from covey.sample import selfcheck
 from covey.sample.batch import coarse
 from covey.sample.drafts import Memory
@@ -31,6 +30,7 @@ from covey.sample.memory import cache_budget
 from covey.sample.settings import Sampling
 from covey.sample.stops import INTERVAL, Decode
 from covey.sample.weights import Weights, refill, weights_of
+from covey.types import Group, Prompt
 
 Path = Literal["auto", "fast", "general"]
 

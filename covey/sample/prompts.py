@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from covey.errors import DatasetError
-from covey.groups import Message, Prompt, PromptContent
 from covey.sample.chat import Tokenizer, encode_prompt, leading_bos
+from covey.types import Message, Prompt, PromptContent
 
 Overlong = Literal["truncate", "drop", "error"]
 TEMPLATE_COLUMN = "chat_template_kwargs"

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.groups import Completion, FinishReason, Group, Prompt
 from covey.sample.decoding import Drawn
 from covey.sample.restrictions import NOTHING
 from covey.sample.settings import Sampling
 from covey.sample.stops import Decode
 from covey.sample.uniforms import uniforms
+from covey.types import Completion, FinishReason, Group, Prompt
 
 
 class Sequences:

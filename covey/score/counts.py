@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from covey.groups import Group, ScoredGroup
 from covey.metrics import Largest, Mean, Metric, Smallest, Total
+from covey.types import Group, ScoredGroup
 
 
 def task_metrics(scored: Sequence[ScoredGroup], column: str) -> dict[str, Metric]:

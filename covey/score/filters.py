@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from covey.groups import Score, ScoredGroup
 from covey.score.advantages import has_spread
+from covey.types import Score, ScoredGroup
 
 
 def carries_signal(scored: ScoredGroup, weights: Mapping[str, float], per_reward: bool = False) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from covey.groups import Group, ScoredGroup
 from covey.metrics import Mean, Metric, Spread, Total, merge
 from covey.rewards.batch import RewardBatch, RewardTable
 from covey.rewards.contract import Reward
@@ -21,6 +20,7 @@ from covey.score.advantages import has_spread, rows_of
 from covey.score.attribution import contributions
 from covey.score.estimators import Estimator, Outcomes
 from covey.score.shaping import Shaping, shaped_totals
+from covey.types import Group, ScoredGroup
 
 Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from covey.errors import warn
-from covey.groups import ScoredGroup
 from covey.score.advantages import has_spread
+from covey.types import ScoredGroup
 
 NO_SPREAD = (
     "No group has any spread: within each prompt all completions got the same reward, so there is nothing to learn from. "

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covey.groups import Completion, Prompt, ScoredGroup
+from covey.types import Completion, Prompt, ScoredGroup
 
 PER_ROW = ("advantages", "weights")
 """Tensors of a micro-batch that have one number per row; the others have one per token."""

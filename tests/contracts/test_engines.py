@@ -16,11 +16,11 @@ import torch
 from transformers import GenerationConfig
 
 from covey.errors import EngineError
-from covey.groups import Completion, Group, Prompt
 from covey.sample.chat import decode_text
 from covey.sample.engine import in_order
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
+from covey.types import Completion, Group, Prompt
 from tests.models import EOS, KINDS, PAD, STOP, VOCABULARY, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

@@ -8,7 +8,7 @@ import torch
 
 from covey.forecast import memory
 from covey.forecast.memory import Demand, Sizes, layer_bytes, offloaded, peak, phases, totals
-from covey.groups import Completion, Prompt
+from covey.types import Completion, Prompt
 from covey.update import head, logits
 from covey.update.batch import Sample, micro_batch
 from covey.update.budget import Budget, tokens_read

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.groups import Completion, Prompt
+from covey.types import Completion, Prompt
 from covey.update.batch import Sample
 from covey.update.reduction import Reduction, Totals, row_weights
 

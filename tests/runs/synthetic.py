@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from covey.groups import Completion, FinishReason, Group, Prompt, Score, ScoredGroup
 from covey.runs import RunWriter
+from covey.types import Completion, FinishReason, Group, Prompt, Score, ScoredGroup
 
 WEIGHTS = {"accuracy": 1.0, "format": 0.2, "unit_tests": 1.0, "style_model": 0.3}
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from covey.groups import Completion, Score
 from covey.runs.display import Display
 from covey.runs.group_statistics import group_statistics
+from covey.types import Completion, Score
 from tests.runs.synthetic import HOSTILE, WEIGHTS, Story, batch, metrics, with_advantages
 
 STORY = Story(steps=300)

@@ -6,8 +6,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from covey.groups import Completion, Group, Prompt, Score
 from covey.runs.group_statistics import clustered_mean, group_statistics
+from covey.types import Completion, Group, Prompt, Score
 from tests.runs.synthetic import WEIGHTS, Story, batch, with_advantages
 
 

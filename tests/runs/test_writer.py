@@ -15,9 +15,9 @@ import pytest
 
 import covey.runs
 from covey.errors import ConfigError, CoveyWarning
-from covey.groups import Completion, Group, Prompt, Score
 from covey.runs import segments
 from covey.runs.reader import read_prompt
+from covey.types import Completion, Group, Prompt, Score
 from tests.runs.synthetic import (
     HOSTILE,
     Story,

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from covey.groups import Completion, Group, Prompt
 from covey.sample import fast
 from covey.sample.drafts import MATCHED, PAUSE, REMEMBERED, ROWS, Gauge, Index, Memory
 from covey.sample.engine import in_order
 from covey.sample.llama import Llama
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
+from covey.types import Completion, Group, Prompt
 from tests.models import EOS, PAD, tiny_model
 
 SETTINGS = Sampling(max_new_tokens=40, stop_ids=(EOS, 30), padding_id=PAD, seed=4)

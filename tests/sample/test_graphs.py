@@ -8,7 +8,6 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from covey.groups import Prompt
 from covey.sample import graphs, native, projections
 from covey.sample import weights as weights_module
 from covey.sample.engine import in_order
@@ -17,6 +16,7 @@ from covey.sample.graphs import Graphs
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
 from covey.sample.weights import refill, weights_of
+from covey.types import Prompt
 from tests.models import EOS, PAD, tiny_model
 
 SETTINGS = Sampling(max_new_tokens=70, stop_ids=(EOS, 17, 30), padding_id=PAD, seed=4)

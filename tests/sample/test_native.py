@@ -12,11 +12,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from covey.errors import CoveyWarning, EngineError
-from covey.groups import Prompt
 from covey.sample import fast, native
 from covey.sample.engine import in_order
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
+from covey.types import Prompt
 from tests.models import EOS, PAD, tiny_model
 
 SETTINGS = Sampling(max_new_tokens=10, stop_ids=(EOS,), padding_id=PAD, seed=2)

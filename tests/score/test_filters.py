@@ -1,7 +1,7 @@
 """Which groups teach something: judged by the task rewards, before anything shapes them."""
 
-from covey.groups import Completion, Group, Prompt, Score, ScoredGroup
 from covey.score.filters import carries_signal
+from covey.types import Completion, Group, Prompt, Score, ScoredGroup
 
 
 def scored(totals=None, **columns):

@@ -5,8 +5,8 @@ import warnings
 import pytest
 
 from covey.errors import CoveyWarning
-from covey.groups import ScoredGroup
 from covey.score.signals import Signals
+from covey.types import ScoredGroup
 
 
 def scored(group, *totals):

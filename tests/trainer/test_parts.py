@@ -4,10 +4,10 @@ import pytest
 
 from covey import GRPOConfig
 from covey.errors import ConfigError
-from covey.groups import Prompt
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native import NativeEngine
 from covey.setup import eval_sampling, sampling
+from covey.types import Prompt
 from tests.models import EOS, PAD, STOP, tiny_model, tiny_tokenizer
 
 

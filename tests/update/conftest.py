@@ -2,7 +2,7 @@
 
 import pytest
 
-from covey.groups import Completion, Group, Prompt, ScoredGroup
+from covey.types import Completion, Group, Prompt, ScoredGroup
 from covey.update.batch import Sample
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from covey import GRPOConfig
-from covey.groups import Completion, Prompt
+from covey.types import Completion, Prompt
 from covey.update import build
 from covey.update.assemble import assemble
 from covey.update.batch import MicroBatch, Sample

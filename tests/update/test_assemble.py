@@ -43,7 +43,7 @@ def test_each_optimizer_step_has_totals_of_its_own(sample):
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "prompt_mean", "luspo"])
 @given(st.lists(st.integers(1, 9), min_size=4, max_size=4))
 def test_two_ranks_weigh_as_one_process_does(loss_type, lengths):
-    from covey.groups import Completion, Prompt
+    from covey.types import Completion, Prompt
     from covey.update.batch import Sample
 
     def build(n):

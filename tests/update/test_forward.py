@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import covey.update.head as head_module
 import covey.update.logits as logits_module
-from covey.groups import Completion, Prompt
+from covey.types import Completion, Prompt
 from covey.update.attention import packed_attention
 from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_logprobs

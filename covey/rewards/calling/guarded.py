@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field
 
 from covey.errors import RewardError
-from covey.groups import Score
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.calling.faults import FAULTS, CallTimeout
 from covey.rewards.calling.places import place_of
 from covey.rewards.contract import Reward
+from covey.types import Score
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.contract import Reward
+from covey.types import PromptContent
 
 ANSWERS = ("target", "answer", "solution", "gold", "label", "output")
 """Columns that datasets keep right answers in."""

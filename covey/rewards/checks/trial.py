@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import RewardError
-from covey.groups import PromptContent, Score
 from covey.rewards.batch import RewardBatch
 from covey.rewards.calling.guarded import call_guarded
 from covey.rewards.contract import NOT_FINITE, Reward
 from covey.rewards.routing import applicable_rows, groups_of
+from covey.types import PromptContent, Score
 
 Sample = tuple[Mapping[str, Any], PromptContent]
 """A row, and a completion for it."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from covey.groups import Message
+from covey.types import Message
 
 
 class ClientError(Exception):

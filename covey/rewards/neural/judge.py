@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.groups import Message, PromptContent
 from covey.rewards.calling.loop import event_loop
 from covey.rewards.failure import Failure
 from covey.rewards.neural.client import ChatClient, ClientError
 from covey.rewards.neural.rubric import Rubric
 from covey.rewards.options import RewardOptions
 from covey.rewards.text import text_of, without_reasoning
+from covey.types import Message, PromptContent
 
 MAX_VERDICTS = 50
 """Objects of a reply that are looked at."""

@@ -17,9 +17,9 @@ import torch
 
 from covey.errors import LoadingError, RewardError
 from covey.folders import not_loaded
-from covey.groups import Message, PromptContent
 from covey.rewards.failure import Failure
 from covey.rewards.text import without_reasoning
+from covey.types import Message, PromptContent
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
 """How several labels become one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""

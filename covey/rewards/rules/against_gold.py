@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.rules.extract import Source, answers, check_sources
 from covey.rewards.rules.gold import golds, missing_gold, note_unreadable
+from covey.types import PromptContent
 
 
 class AgainstGold(ABC):

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from covey.groups import PromptContent
 from covey.rewards.rules.blocks import only_block
 from covey.rewards.rules.extract import said_by
 from covey.rewards.syntax import parsed
+from covey.types import PromptContent
 
 MAX_CHARACTERS = 20_000
 """Longer code is not parsed: the parser's time and stack are bounded by the text's length."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
-from covey.groups import PromptContent
 from covey.rewards.rules.arithmetic import parse_expression
 from covey.rewards.rules.blocks import parse_blocks
 from covey.rewards.rules.numbers import exact_number
 from covey.rewards.text import text_of
+from covey.types import PromptContent
 
 MAX_SEARCHED = 5
 """Numbers that a check still searches a solution for."""

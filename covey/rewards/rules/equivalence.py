@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.failure import Failure
 from covey.rewards.rules.against_gold import AgainstGold
 from covey.rewards.rules.arithmetic import parse_expression
@@ -20,6 +19,7 @@ from covey.rewards.rules.extract import Source, last_boxed
 from covey.rewards.rules.gold import missing_gold
 from covey.rewards.rules.numbers import exact_number
 from covey.rewards.rules.symbolic import Verdict, symbolic
+from covey.types import PromptContent
 
 MAX_CHARACTERS = 2_000
 """Longer answers are no answers."""

@@ -16,9 +16,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-from covey.groups import PromptContent
 from covey.rewards.rules.blocks import only_block
 from covey.rewards.text import last_text_of, text_of
+from covey.types import PromptContent
 
 Source = Literal["answer", "boxed", "hash", "phrase", "number", "whole"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.rules.blocks import only_block, parse_blocks
 from covey.rewards.rules.extract import after_reasoning, begun_by, last_boxed, said_by
+from covey.types import PromptContent
 
 
 class ThinkFormat:

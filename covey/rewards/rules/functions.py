@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.rules.countdown import Countdown
 from covey.rewards.rules.formats import ThinkFormat
+from covey.types import PromptContent
 
 _strict_format = ThinkFormat(strict=True)
 _subset = Countdown("subset")

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from covey.groups import PromptContent
 from covey.rewards.rules.blocks import only_block
 from covey.rewards.rules.extract import after_reasoning, said_by
 from covey.rewards.rules.json_schema import check_schema, validates
+from covey.types import PromptContent
 
 Where = Literal["whole", "fence", "answer"]
 

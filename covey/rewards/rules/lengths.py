@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.contract import Reward
 from covey.rewards.failure import Failure
 from covey.rewards.text import text_of
+from covey.types import PromptContent
 
 
 class SoftOverlong:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from covey.groups import PromptContent
 from covey.rewards.text import text_of
+from covey.types import PromptContent
 
 
 class Repetition:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 from covey.errors import RewardError
-from covey.groups import PromptContent
 from covey.rewards.failure import Failure
 from covey.rewards.rules.extract import said_by
 from covey.rewards.sandbox.extract import extract_code
 from covey.rewards.sandbox.grade import OUR_FAULTS, AssertsJob, Call, CallsJob, Grade, Job, Status, StdioJob
 from covey.rewards.sandbox.sandbox import Sandbox, shared_sandbox
+from covey.types import PromptContent
 
 Scoring = Literal["share", "all"]
 LogMetric = Callable[[str, float], None]
