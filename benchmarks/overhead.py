@@ -4,7 +4,7 @@
     python benchmarks/overhead.py --steps 40 --display plain
 
 The bundled policy is trained as `covey quickstart` does, with every completion recorded, and completions.jsonl. What is
-timed is every call from the training loop into `covey.recording`, the final close included; the baseline is the rest of
+timed is every call from the training loop into `covey.trainer.recording`, the final close included; the baseline is the rest of
 the time of the same steps. The live display draws for a terminal of 120 × 50 characters, whose output is thrown away.
 """
 
@@ -24,13 +24,13 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import TrainerCallback
 
-import covey.recording
+import covey.trainer.recording
 from covey import GRPOConfig, GRPOTrainer
-from covey.recording import Recording
 from covey.runs.display import Display
 from covey.runs.hints.watch import HintWatch
 from covey.runs.writer import RunWriter
 from covey.tasks import quickstart
+from covey.trainer.recording import Recording
 
 PARTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "all": (Recording, ("groups", "step", "logged", "sync", "close")),
@@ -73,7 +73,7 @@ def measure(steps: int, display: str, folder: str) -> tuple[dict[str, float], fl
             setattr(owner, name, timed(spent, part, getattr(owner, name)))
     if display == "live":
         console = Console(file=open(os.devnull, "w"), force_terminal=True, width=120, height=50)  # noqa: SIM115
-        covey.recording.Display = functools.partial(Display, console=console)  # type: ignore[assignment, misc]
+        covey.trainer.recording.Display = functools.partial(Display, console=console)  # type: ignore[assignment, misc]
     times = StepTimes(spent)
     settings = {**quickstart.settings(steps=steps), "display": display}
     trainer = GRPOTrainer(

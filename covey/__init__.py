@@ -14,14 +14,14 @@ _HOMES = {
     "GRPOConfig": "covey.config",
     "ModelConfig": "covey.config",
     "get_peft_config": "covey.config",
-    "GRPOTrainer": "covey.trainer",
+    "GRPOTrainer": "covey.trainer.grpo_trainer",
 }
 
 __all__ = ["GRPOConfig", "GRPOTrainer", "ModelConfig", "get_peft_config"]
 
 if TYPE_CHECKING:
     from covey.config import GRPOConfig, ModelConfig, get_peft_config
-    from covey.trainer import GRPOTrainer
+    from covey.trainer.grpo_trainer import GRPOTrainer
 
 
 def __getattr__(name: str) -> Any:

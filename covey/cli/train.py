@@ -74,7 +74,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Train, evaluate, save; then leave the other processes, if there are any."""
-    from covey.processes import end_processes
+    from covey.trainer.distributed import end_processes
 
     _train(args)
     end_processes()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from covey.errors import CoveyError
 from covey.recipes import Recipe
-from covey.sample.loader import is_map_style
+from covey.trainer.data import is_map_style
 
 MOST_ROWS = 256
 """Rows that are looked at, spread evenly over the dataset."""
@@ -33,7 +33,8 @@ def prompt_lengths(recipe: Recipe, loads_data: bool = True) -> Lengths:
     Raises:
         CoveyError: neither the data nor a limit says it.
     """
-    from covey import loading, setup
+    from covey import loading
+    from covey.trainer.grpo_trainer import checks as setup
 
     args = recipe.config
     if not loads_data or recipe.train_dataset is None or not is_map_style(recipe.train_dataset):

@@ -23,7 +23,7 @@ from covey.errors import ConfigError, CoveyError, DatasetError
 from covey.recipes.nodes import Node, shown
 from covey.recipes.objects import called, keyword_arguments, named_object
 from covey.recipes.rows import ROW_KEYS, RowMaker
-from covey.sample.loader import is_map_style
+from covey.trainer.data import is_map_style
 
 SOURCES = ("file", "name", "generator")
 KEYS = {

@@ -12,9 +12,9 @@ from typing import Any
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey.errors import DatasetError
-from covey.evaluation import Evaluation, interval_over_prompts, passes_at
 from covey.recipes.recipe import Recipe
 from covey.runs.statistics import Interval, PairedTest, paired_test
+from covey.trainer.evaluation import Evaluation, interval_over_prompts, passes_at
 from covey.types import PromptContent
 
 TOTAL = "reward"

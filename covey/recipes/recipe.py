@@ -36,7 +36,7 @@ from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 
 if TYPE_CHECKING:
-    from covey.trainer import GRPOTrainer
+    from covey.trainer.grpo_trainer import GRPOTrainer
 
 SECTIONS = (
     "model",
@@ -163,7 +163,8 @@ class Recipe:
         Raises:
             ConfigError, DatasetError: a plan that cannot be.
         """
-        from covey import loading, setup
+        from covey import loading
+        from covey.trainer.grpo_trainer import checks as setup
 
         args = self.config
         with self.located():
@@ -203,7 +204,7 @@ class Recipe:
         Raises:
             CoveyError: what GRPOTrainer raises, with the line where the recipe says it.
         """
-        from covey.trainer import GRPOTrainer
+        from covey.trainer.grpo_trainer import GRPOTrainer
 
         if self.config.strict_hardware:
             get_quantization_config(self.model_config, strict_hardware=True)
@@ -229,7 +230,7 @@ class Recipe:
         Raises:
             CoveyError: with the line.
         """
-        from covey import setup
+        from covey.trainer.grpo_trainer import checks as setup
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):

@@ -19,7 +19,7 @@ from typing import Any
 
 from covey.errors import DatasetError
 from covey.recipes.nodes import Node, nearest, shown
-from covey.sample.loader import column_names, is_map_style
+from covey.trainer.data import column_names, is_map_style
 
 ROW_KEYS = ("prompt", "template", "system", "chat", "shape", "instruction", "rename", "task")
 

@@ -97,7 +97,7 @@ def test_a_memory_in_another_process_is_out_of_reach_and_said_to_be():
 
 
 def test_a_state_that_no_file_can_hold_is_refused_before_anything_is_sampled():
-    from covey.checkpoint.state import check_reward_states
+    from covey.trainer.checkpoint.state import check_reward_states
 
     class Odd(Counting):
         def state_dict(self):

@@ -136,7 +136,7 @@ def test_a_limit_of_tokens_changes_the_passes_and_not_the_step(tmp_path):
 def test_sharded_weights_refuse_a_limit(tmp_path):
     from accelerate.utils import DistributedType
 
-    from covey.setup import check_can_cut
+    from covey.trainer.checks import check_can_cut
 
     args = config(tmp_path, max_tokens_per_forward=100)
     check_can_cut(args, DistributedType.MULTI_GPU)

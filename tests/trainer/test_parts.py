@@ -6,7 +6,7 @@ from covey import GRPOConfig
 from covey.errors import ConfigError
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native import NativeEngine
-from covey.setup import eval_sampling, sampling
+from covey.trainer.checks import eval_sampling, sampling
 from covey.types import Prompt
 from tests.models import EOS, PAD, STOP, tiny_model, tiny_tokenizer
 

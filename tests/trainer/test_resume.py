@@ -9,9 +9,9 @@ import torch
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 
-from covey.checkpoint.folders import checkpoints
 from covey.errors import CheckpointError, DatasetError
-from covey.signals import RunStopped
+from covey.trainer.checkpoint.folders import checkpoints
+from covey.trainer.stop_signals import RunStopped
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, make, rows, same, train, weights
 

@@ -12,14 +12,14 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from covey.bookkeeping import Books
-from covey.checkpoint.resuming import ResumableTrainer
-from covey.checkpoint.timing import EndOfEpoch, is_over
 from covey.config import GRPOConfig
 from covey.errors import DatasetError, warn
 from covey.metrics import Ledger
-from covey.recording import Recording, resolved_display
-from covey.signals import RunStopped, StopAfterStep, StopSignals, farewell
+from covey.trainer.checkpoint.resuming import ResumableTrainer
+from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
+from covey.trainer.recording import Recording, resolved_display
+from covey.trainer.run_log import Books
+from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, farewell
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class RecordedTrainer(ResumableTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train; see `transformers.Trainer.train`.
 
-        Ctrl-C and SIGTERM end the step, save a checkpoint and exit; see `covey.signals`.
+        Ctrl-C and SIGTERM end the step, save a checkpoint and exit; see `covey.trainer.stop_signals`.
 
         Args:
             resume_from_checkpoint: True or 'last': go on from the last whole checkpoint in output_dir. 'auto': the same, or

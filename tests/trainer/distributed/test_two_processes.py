@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from covey.config import resolving
-from tests.distributed.processes import assert_close, completions, launch, run
 from tests.models import tiny_policy
+from tests.trainer.distributed.processes import assert_close, completions, launch, run
 from tests.trainer.harness import MANY_ENDS
 
 SETTINGS = dict(learning_rate=0.5, max_steps=3, num_generations=4)

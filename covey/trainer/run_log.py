@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from covey.metrics import PHASES, Ledger, Mean, Metric
-from covey.recording import Recording
 from covey.runs.writer import End
+from covey.trainer.recording import Recording
 
 
 class Books:

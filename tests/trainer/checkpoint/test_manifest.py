@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from covey.checkpoint import manifest
-from covey.checkpoint.manifest import MANIFEST, damage, digest
-from tests.checkpoint.folder import written
+from covey.trainer.checkpoint import manifest
+from covey.trainer.checkpoint.manifest import MANIFEST, damage, digest
+from tests.trainer.checkpoint.folder import written
 
 
 def test_what_was_written_is_whole(tmp_path):

@@ -12,9 +12,9 @@ from covey.plan import Plan, make_plan
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
-from covey.sample.loader import column_names, is_map_style
 from covey.sample.prompts import Overlong, PromptReader, checked_content
 from covey.sample.settings import GenerationOptions, Sampling, generation_options
+from covey.trainer.data import column_names, is_map_style
 
 MOST_PROMPTS = 100_000
 """Rows whose prompts are looked at before a run; some seconds' work."""

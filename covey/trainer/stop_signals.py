@@ -22,7 +22,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from covey.checkpoint.timing import ends_epoch
+from covey.trainer.checkpoint.timing import ends_epoch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}

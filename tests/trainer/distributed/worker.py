@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from covey.config import resolving
-from covey.processes import end_processes
+from covey.trainer.distributed import end_processes
 from tests.trainer.harness import Recorder, make, rows
 
 

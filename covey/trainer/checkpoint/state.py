@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from covey.errors import CheckpointError, RewardError
-from covey.guard import Guard
 from covey.metrics import Ledger
 from covey.rewards.mixture import Mixture
+from covey.trainer.nonfinite import Guard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
 from covey.update.window import Window

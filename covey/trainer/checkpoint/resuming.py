@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from covey.checkpoint.saving import WholeCheckpoints
-from covey.checkpoint.state import RunState, load_state, save_state
+from covey.trainer.checkpoint.saving import WholeCheckpoints
+from covey.trainer.checkpoint.state import RunState, load_state, save_state
 
 
 class ResumableTrainer(WholeCheckpoints):

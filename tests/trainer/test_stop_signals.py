@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.signals import StopAfterStep, StopSignals, farewell
-from tests.checkpoint.lives import ROOT, Server
+from covey.trainer.stop_signals import StopAfterStep, StopSignals, farewell
 from tests.models import tiny_policy
+from tests.trainer.checkpoint.lives import ROOT, Server
 from tests.trainer.harness import MANY_ENDS
 
 TERM, INT = int(signal.SIGTERM), int(signal.SIGINT)

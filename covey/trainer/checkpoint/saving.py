@@ -18,12 +18,20 @@ from torch import nn
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
-from covey.checkpoint.choosing import Choice, choose
-from covey.checkpoint.faults import Faults
-from covey.checkpoint.folders import STAGING, checkpoint_name, checkpoints, publish, rotate, set_aside, tidy
-from covey.checkpoint.manifest import write_manifest
-from covey.checkpoint.quiet import without_progress_bars
 from covey.errors import warn
+from covey.trainer.checkpoint.choosing import Choice, choose
+from covey.trainer.checkpoint.faults import Faults
+from covey.trainer.checkpoint.folders import (
+    STAGING,
+    checkpoint_name,
+    checkpoints,
+    publish,
+    rotate,
+    set_aside,
+    tidy,
+)
+from covey.trainer.checkpoint.manifest import write_manifest
+from covey.trainer.checkpoint.quiet import without_progress_bars
 
 
 class WholeCheckpoints(Trainer):

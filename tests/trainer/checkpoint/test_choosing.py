@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from covey.checkpoint.choosing import NoCheckpointError, choose
-from covey.checkpoint.manifest import MANIFEST
 from covey.errors import CheckpointError
-from tests.checkpoint.folder import written
+from covey.trainer.checkpoint.choosing import NoCheckpointError, choose
+from covey.trainer.checkpoint.manifest import MANIFEST
+from tests.trainer.checkpoint.folder import written
 
 
 def alone(value):
@@ -84,7 +84,7 @@ def test_without_a_manifest_what_can_be_seen_is_looked_at(tmp_path, name):
 def test_weights_without_an_optimizer_are_remarked(tmp_path):
     folder = written(tmp_path, 4, manifest=False)
     (folder / "optimizer.pt").unlink()
-    from covey.checkpoint.manifest import write_manifest
+    from covey.trainer.checkpoint.manifest import write_manifest
 
     write_manifest(folder, 4)
     assert "its moments start at zero" in chosen(True, tmp_path).remarks[0]

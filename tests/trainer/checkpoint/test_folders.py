@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 
-from covey.checkpoint import folders
-from covey.checkpoint.folders import STAGING, checkpoints, discard, publish, rotate, set_aside, tidy
-from covey.checkpoint.manifest import damage
-from tests.checkpoint.folder import written
+from covey.trainer.checkpoint import folders
+from covey.trainer.checkpoint.folders import STAGING, checkpoints, discard, publish, rotate, set_aside, tidy
+from covey.trainer.checkpoint.manifest import damage
+from tests.trainer.checkpoint.folder import written
 
 
 class Killed(BaseException):

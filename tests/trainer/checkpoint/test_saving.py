@@ -5,8 +5,8 @@ import errno
 import pytest
 import torch
 
-from covey.checkpoint.manifest import damage
 from covey.errors import CoveyWarning
+from covey.trainer.checkpoint.manifest import damage
 from tests.models import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, make, rows
 

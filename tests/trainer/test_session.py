@@ -7,7 +7,7 @@ from rich.console import Console
 import covey.runs
 from covey.runs.display import Display
 from covey.runs.hints import HintWatch, watch_record
-from covey.runs.session import RunSession
+from covey.trainer.session import RunSession
 from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, scored_group, settings_of
 
 STORY = Story(steps=30, prompts_per_step=3, group_size=4, kl_growth=1.4, failure_rate=0.2)

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tests.checkpoint.lives import POINTS, Server
 from tests.models import tiny_policy
+from tests.trainer.checkpoint.lives import POINTS, Server
 from tests.trainer.harness import MANY_ENDS
 
 VARIANTS = ("plain", "inside a round", "mixture", "stream", "dynamic sampling", "epochs", "best")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from covey.checkpoint.faults import Faults, disk_fault
-from tests.checkpoint.lives import full_disk
+from covey.trainer.checkpoint.faults import Faults, disk_fault
+from tests.trainer.checkpoint.lives import full_disk
 
 LARGE = torch.zeros(100_000)
 

@@ -15,9 +15,9 @@ from covey.runs import schema
 from covey.runs.completions import CompletionLog, completion_rows
 from covey.runs.display import Display
 from covey.runs.hints.watch import HintWatch
-from covey.runs.session import RunSession
 from covey.runs.tables import printed, send
 from covey.runs.writer import End, RunWriter
+from covey.trainer.session import RunSession
 from covey.types import ScoredGroup
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tests.distributed.worker import work
+from tests.trainer.distributed.worker import work
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def launch(processes, folder, out, settings):
     # accelerate's --multi_gpu is its launcher for several processes; without a GPU they talk through gloo.
     command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
     command += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command += ["--main_process_port", str(port), "-m", "tests.distributed.worker"]
+    command += ["--main_process_port", str(port), "-m", "tests.trainer.distributed.worker"]
     command += [folder, str(out), json.dumps(settings)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from covey.plan import Plan
-from covey.sample.loader import Numbered, WindowSampler, WindowStream, map_loader, stream_loader
 from covey.sample.prompts import PromptReader, seed_keys
+from covey.trainer.data import Numbered, WindowSampler, WindowStream, map_loader, stream_loader
 from covey.types import Prompt, ScoredGroup
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.checkpoint.folders import checkpoint_name, checkpoints
-from covey.checkpoint.manifest import MANIFEST, damage, read_manifest
 from covey.errors import CheckpointError
+from covey.trainer.checkpoint.folders import checkpoint_name, checkpoints
+from covey.trainer.checkpoint.manifest import MANIFEST, damage, read_manifest
 
 LAST = ("true", "last")
 AUTO = "auto"

@@ -2,7 +2,7 @@
 
 A server imports everything once and forks a process per life, so that a life costs what its steps cost.
 
-    python -m tests.checkpoint.lives        requests and answers are lines of JSON on stdin and stdout
+    python -m tests.trainer.checkpoint.lives        requests and answers are lines of JSON on stdin and stdout
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Server:
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.checkpoint.lives"],
+            [sys.executable, "-m", "tests.trainer.checkpoint.lives"],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -213,9 +213,9 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
 
     import torch
 
-    from covey.checkpoint import folders, manifest
-    from covey.checkpoint.saving import WholeCheckpoints
     from covey.runs.jsonl import JsonLines
+    from covey.trainer.checkpoint import folders, manifest
+    from covey.trainer.checkpoint.saving import WholeCheckpoints
 
     places: dict[str, tuple[Any, str]] = {
         "sample": (trainer.engine, "generate"),

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from tests.distributed.processes import assert_close, completions, launch, run
 from tests.models import tiny_policy
+from tests.trainer.distributed.processes import assert_close, completions, launch, run
 from tests.trainer.harness import MANY_ENDS
 
 pytest.importorskip("deepspeed")

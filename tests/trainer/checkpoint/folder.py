@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from covey.checkpoint.manifest import write_manifest
+from covey.trainer.checkpoint.manifest import write_manifest
 
 
 def written(run: Path, step: int, manifest: bool = True) -> Path:

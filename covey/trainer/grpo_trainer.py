@@ -17,26 +17,27 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from covey import construction, setup
-from covey.allotment import Allotment, window_loader
 from covey.causal import context_length
-from covey.checkpoint.state import RunState, check_reward_states
-from covey.checkpoint.timing import is_over
 from covey.config import GRPOConfig
 from covey.errors import DatasetError
-from covey.evaluation import Evaluation, joined, own_prompts, sample_and_score
-from covey.guard import Guard
 from covey.hardware import peak_memory_mb
 from covey.metrics import Largest, Mean, Total, merge
 from covey.plan import warn_if_cycled
-from covey.recorded import RecordedTrainer
-from covey.refill import refilled
 from covey.rewards.mixture import Mixture
 from covey.sample.engine import Engine, in_order
-from covey.sample.loader import Numbered
 from covey.score.counts import completion_metrics, no_task_metrics, task_metrics, token_metrics
 from covey.score.scorer import Judged
 from covey.score.signals import Signals
+from covey.trainer.allotment import Allotment, window_loader
+from covey.trainer.checkpoint.state import RunState, check_reward_states
+from covey.trainer.checkpoint.timing import is_over
+from covey.trainer.data import Numbered
+from covey.trainer.dynamic_sampling import refilled
+from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
+from covey.trainer.grpo_trainer import checks as setup
+from covey.trainer.grpo_trainer import parts as construction
+from covey.trainer.nonfinite import Guard
+from covey.trainer.recorded import RecordedTrainer
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update import build
 from covey.update.batch import MicroBatch, Sample, samples_of
@@ -69,14 +70,14 @@ class GRPOTrainer(RecordedTrainer):
         peft_config: train this adapter instead of all weights: LoRA or its kin, none that learns prompts.
         model_init_kwargs: arguments for from_pretrained, when the model is given by name.
         quantization_config: quantises the frozen weights of a model given by name.
-        compute_metrics: `f(covey.evaluation.Evaluation)` → numbers by name, after each evaluation. A metric that is not the
+        compute_metrics: `f(covey.trainer.evaluation.Evaluation)` → numbers by name, after each evaluation. A metric that is not the
             reward tells whether the policy got better or found a hole.
         loss: a loss of your own, in place of the one that `args.loss_type` names: a function of
             `covey.update.terms.LossTerms` that returns one loss per token. `args.loss_type` says how they are summed.
 
     Overridden hooks of `transformers.Trainer`: `get_train_dataloader` (rows of a window), `get_batch_samples`,
     `compute_loss`, `training_step` (repeats what ran out of memory), `_get_grad_norm` (drops a step that is not finite),
-    `evaluate` (samples and scores; no loss), and those of `covey.recorded`, which record, save and resume.
+    `evaluate` (samples and scores; no loss), and those of `covey.trainer.recorded`, which record, save and resume.
 
     Raises:
         ConfigError, DatasetError, LoadingError, RewardError: before anything is sampled.
@@ -294,7 +295,7 @@ class GRPOTrainer(RecordedTrainer):
         self.books.note({"update/out_of_memory": Total(1)})
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """A step whose gradient is not finite is not applied; see `covey.guard`."""
+        """A step whose gradient is not finite is not applied; see `covey.trainer.nonfinite`."""
         norm = super()._get_grad_norm(model, grad_norm)
         # float16 training meets infinite gradients while it looks for a scale, and skips such steps itself.
         is_good = self.guard.passes(norm) or self.accelerator.scaler is not None

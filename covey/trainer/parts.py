@@ -9,10 +9,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from covey import loading, setup
+from covey import loading
 from covey.config import GRPOConfig
 from covey.errors import ConfigError
-from covey.recording import Recording, resolved_display
 from covey.rewards.mixture import Mixture
 from covey.runs.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
@@ -22,6 +21,8 @@ from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
 from covey.score.scorer import Judged, Scorer
 from covey.score.shaping import Shaping
+from covey.trainer.grpo_trainer import checks as setup
+from covey.trainer.recording import Recording, resolved_display
 
 
 @dataclass(frozen=True)
