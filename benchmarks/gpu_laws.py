@@ -26,7 +26,7 @@ from covey.sample.settings import Sampling
 from covey.types import Completion, Prompt
 from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward
-from tests.models import EOS, PAD, VOCABULARY, tiny_model, tiny_policy
+from tests.tiny import EOS, PAD, VOCABULARY, tiny_model, tiny_policy
 
 FAMILY = ("llama", "qwen2", "qwen3", "mistral")
 SETTINGS = Sampling(max_new_tokens=40, stop_ids=(EOS, 17, 30), padding_id=PAD, seed=3)

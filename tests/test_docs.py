@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

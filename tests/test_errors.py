@@ -5,10 +5,10 @@ import warnings
 import pytest
 from peft import LoraConfig
 
-from covey import loading
 from covey.errors import CoveyWarning
+from covey.models import loading
 from covey.plan import make_plan
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, train
 from tests.trainer.harness import rows as rows_of
 

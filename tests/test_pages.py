@@ -5,7 +5,7 @@ from pathlib import Path
 
 from covey.loss_types import LOSS_TYPES
 from covey.score.estimators import BASELINES
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, rows, train
 from tests.update.steps import settings
 

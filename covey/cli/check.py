@@ -150,7 +150,7 @@ def bundled() -> list[str]:
 
 def sampler(folder: str, max_tokens: int) -> Sampler:
     """Samples completions from a policy, as training would at temperature 1."""
-    from covey import loading
+    from covey.models import loading
     from covey.sample.chat import decode_text, stop_ids
     from covey.sample.native import NativeEngine
     from covey.sample.prompts import PromptReader

@@ -141,7 +141,7 @@ class Source:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from covey import loading
+        from covey.models import loading
         from covey.sample.chat import decode_text, stop_ids
         from covey.sample.native import NativeEngine
 
@@ -163,7 +163,7 @@ class Source:
         Raises:
             DatasetError: a prompt that is none, or one that leaves no room for the completion.
         """
-        from covey.causal import context_length
+        from covey.models.inspect import context_length
         from covey.sample.prompts import PromptReader, seed_keys
 
         reader = PromptReader(

@@ -41,8 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Merge and say where the model is."""
-    from covey import loading
-    from covey.loading import resolved_dtype
+    from covey.models import loading
+    from covey.models.loading import resolved_dtype
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -33,7 +33,7 @@ def prompt_lengths(recipe: Recipe, loads_data: bool = True) -> Lengths:
     Raises:
         CoveyError: neither the data nor a limit says it.
     """
-    from covey import loading
+    from covey.models import loading
     from covey.trainer.grpo_trainer import checks as setup
 
     args = recipe.config

@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from covey.config import GRPOConfig, ModelConfig, get_peft_config
 from covey.errors import LoadingError
-from covey.folders import is_absent, not_loaded
 from covey.forecast.memory import OPTIMIZERS, Demand, Sizes
-from covey.loading import resolved_dtype, without_retired_name
+from covey.models.folders import is_absent, not_loaded
+from covey.models.loading import resolved_dtype, without_retired_name
 from covey.plan import Plan
 from covey.recipes import Recipe
 from covey.sample.memory import cache_budget

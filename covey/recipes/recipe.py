@@ -163,7 +163,7 @@ class Recipe:
         Raises:
             ConfigError, DatasetError: a plan that cannot be.
         """
-        from covey import loading
+        from covey.models import loading
         from covey.trainer.grpo_trainer import checks as setup
 
         args = self.config

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from covey.causal import innermost
+from covey.models.inspect import innermost
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from covey.causal import accepted_arguments
+from covey.models.inspect import accepted_arguments
 from covey.sample.lending import lent
 from covey.sample.live import Live, advance
 from covey.sample.memory import cache_bytes_per_token

@@ -9,7 +9,7 @@ import psutil
 import torch
 from torch import nn
 
-from covey.causal import innermost
+from covey.models.inspect import innermost
 
 SHARE = 0.6
 """Part of the free memory that the cache may take by default; the rest is for activations and logits."""

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from covey.causal import compute_dtype, innermost
 from covey.errors import EngineError, warn
+from covey.models.inspect import compute_dtype, innermost
 from covey.sample import selfcheck
 from covey.sample.batch import coarse
 from covey.sample.drafts import Memory

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covey.causal import innermost
+from covey.models.inspect import innermost
 from covey.sample.effective import effective
 from covey.sample.family import Shape, shape_of
 from covey.sample.norms import Norm

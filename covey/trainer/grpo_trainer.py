@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from covey.causal import context_length
 from covey.config import GRPOConfig
 from covey.errors import DatasetError
 from covey.hardware import peak_memory_mb
 from covey.metrics import Largest, Mean, Total, merge
+from covey.models.inspect import context_length
 from covey.plan import warn_if_cycled
 from covey.rewards.mixture import Mixture
 from covey.sample.engine import Engine, in_order

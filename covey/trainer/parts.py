@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from covey import loading
 from covey.config import GRPOConfig
 from covey.errors import ConfigError
+from covey.models import loading
 from covey.rewards.mixture import Mixture
 from covey.runs.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids

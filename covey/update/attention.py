@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from covey.causal import compute_dtype
+from covey.models.inspect import compute_dtype
 from covey.update.blockwise import blockwise_attention
 from covey.update.packing import Section
 

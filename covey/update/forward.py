@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covey.causal import accepted_arguments, innermost
+from covey.models.inspect import accepted_arguments, innermost
 from covey.update.attention import packed
 from covey.update.batch import MicroBatch
 from covey.update.packing import longest_sequence, pack

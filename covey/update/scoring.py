@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from covey.causal import compute_dtype, innermost
+from covey.models.inspect import compute_dtype, innermost
 from covey.update.head import chunked_logprobs
 from covey.update.logits import Logits, chunk_rows
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 RECIPE = """
 model: {policy}

@@ -7,7 +7,7 @@ import pytest
 
 from covey.cli import check
 from covey.rewards import Countdown, SameAnswer
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 ROWS = [{"prompt": f"{a} + 1 = ?", "answer": str(a + 1), "task": "sum"} for a in range(6)]
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from covey.cli import main
 from covey.recipes import Recipe
 from covey.runs.statistics import bootstrap_interval, paired_test, pass_at_k
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 ENDS = {"eos_token_id": [2, *range(30, 42)]}
 

@@ -7,7 +7,7 @@ import pytest
 
 from covey.cli import main
 from covey.rewards.check import read_completions
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 ROWS = [{"prompt": f"{a} + 1 = ?", "answer": str(a + 1)} for a in range(5)]
 

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.cli import main
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from covey.sample.engine import in_order
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
 from covey.types import Completion, Group, Prompt
-from tests.models import EOS, KINDS, PAD, STOP, VOCABULARY, tiny_model, tiny_tokenizer
+from tests.tiny import EOS, KINDS, PAD, STOP, VOCABULARY, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 

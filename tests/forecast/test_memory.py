@@ -13,7 +13,7 @@ from covey.update import head, logits
 from covey.update.batch import Sample, micro_batch
 from covey.update.budget import Budget, tokens_read
 from covey.update.forward import Forward
-from tests.models import tiny_model
+from tests.tiny import tiny_model
 
 SIZES = Sizes(
     weights=1000,

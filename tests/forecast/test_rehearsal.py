@@ -8,7 +8,7 @@ from covey.forecast.costs import longest_length, mean_length, relative_cost
 from covey.forecast.rehearsal import Rehearsed, Scale, following, foreseen, next_scale, rehearse
 from covey.plan import make_plan
 from covey.recipes import Recipe
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 
 def done(groups=2, tokens=16, sample=1.0, score=0.1, update=2.0, mean=16.0, cut=1.0, prompt=0.0):

@@ -5,9 +5,9 @@ import pytest
 from covey.errors import CoveyWarning, LoadingError
 from covey.forecast.lengths import prompt_lengths
 from covey.forecast.sizes import demand_of, sizes_of
-from covey.loading import load_policy, with_adapter
+from covey.models.loading import load_policy, with_adapter
 from covey.recipes import Recipe
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 
 LORA = {"use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
 

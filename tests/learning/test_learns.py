@@ -3,7 +3,7 @@
 import pytest
 from peft import LoraConfig
 
-from tests.models import VOCABULARY, tiny_policy
+from tests.tiny import VOCABULARY, tiny_policy
 from tests.trainer.harness import logged, rows, train
 
 PAID = frozenset(range(10, 10 + VOCABULARY // 2))

@@ -7,7 +7,7 @@ import pytest
 from covey.cli import main
 from covey.cli.plan import sections
 from covey.recipes import Recipe
-from tests.models import tiny_policy, tiny_reward_model
+from tests.tiny import tiny_policy, tiny_reward_model
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yaml"))

@@ -11,7 +11,7 @@ from datasets import Dataset  # noqa: E402
 
 import covey.rewards as bundled  # noqa: E402
 from covey.rewards.neural.judge import Judge  # noqa: E402
-from tests.models import tiny_policy, tiny_reward_model  # noqa: E402
+from tests.tiny import tiny_policy, tiny_reward_model  # noqa: E402
 
 ROW = {
     "target": "15",

@@ -15,7 +15,7 @@ from covey.sample.llama import Llama
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
 from covey.types import Completion, Group, Prompt
-from tests.models import EOS, PAD, tiny_model
+from tests.tiny import EOS, PAD, tiny_model
 
 SETTINGS = Sampling(max_new_tokens=40, stop_ids=(EOS, 30), padding_id=PAD, seed=4)
 PROMPTS = [Prompt("", tuple(range(10 + i, 16 + 2 * i)), {}, i, (i, 0)) for i in range(3)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from covey.sample.effective import effective
 from covey.sample.family import why_not
-from tests.models import tiny_model
+from tests.tiny import tiny_model
 
 TARGETS = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
 

@@ -17,7 +17,7 @@ from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
 from covey.sample.weights import refill, weights_of
 from covey.types import Prompt
-from tests.models import EOS, PAD, tiny_model
+from tests.tiny import EOS, PAD, tiny_model
 
 SETTINGS = Sampling(max_new_tokens=70, stop_ids=(EOS, 17, 30), padding_id=PAD, seed=4)
 PROMPTS = [Prompt("", tuple(range(10 + i, 16 + 3 * i)), {}, i, (i, 0)) for i in range(5)]

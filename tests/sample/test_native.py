@@ -17,7 +17,7 @@ from covey.sample.engine import in_order
 from covey.sample.native import NativeEngine
 from covey.sample.settings import Sampling
 from covey.types import Prompt
-from tests.models import EOS, PAD, tiny_model
+from tests.tiny import EOS, PAD, tiny_model
 
 SETTINGS = Sampling(max_new_tokens=10, stop_ids=(EOS,), padding_id=PAD, seed=2)
 PROMPTS = [Prompt("", tuple(range(10 + i, 14 + 3 * i)), {}, i, (i, 0)) for i in range(4)]

@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey import GRPOConfig, GRPOTrainer
-from tests.models import EOS
+from tests.tiny import EOS
 
 TRAINER_ARGUMENTS = (
     "eval_dataset",

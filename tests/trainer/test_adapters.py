@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from covey.config import ModelConfig, get_peft_config
 from covey.errors import ConfigError, LoadingError
-from covey.loading import load_adapter, merge_adapter
-from tests.models import tiny_policy
+from covey.models.loading import load_adapter, merge_adapter
+from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, logged, make, rows, train, weights
 
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]

@@ -5,7 +5,7 @@ import torch
 from datasets import Dataset
 
 from covey.errors import ConfigError
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, logged, make, same, train, weights
 
 SETTINGS = dict(learning_rate=1e-2, optim="adamw_torch", max_steps=4, dynamic_sampling=True)

@@ -14,7 +14,7 @@ from covey.rewards import (
     math_reward_func,
     simple_math_reward_func,
 )
-from tests.models import tiny_policy, tiny_reward_model
+from tests.tiny import tiny_policy, tiny_reward_model
 
 COMPLETIONS = [
     "Let's use the numbers 4, 8, 2, and 1 to get 15.\nWe can try: 8 * 2 - 1 = 15... </think>\n<answer> 8 * 2 - 1 </answer>",

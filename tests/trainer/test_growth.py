@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from covey.rewards import reward
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, make, rows
 
 EVAL_STEPS = 10

@@ -6,7 +6,7 @@ import torch
 from covey.errors import ConfigError, CoveyWarning
 from covey.update.budget import Budget
 from covey.update.repetition import Repetition
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, config, make, rows
 
 CPU = "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."

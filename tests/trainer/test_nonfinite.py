@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from covey.errors import CoveyWarning, DivergedError
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, logged, make, rows, same, weights
 
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]

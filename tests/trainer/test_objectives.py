@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import CheckpointError, ConfigError
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import (
     MANY_ENDS,
     Recorder,

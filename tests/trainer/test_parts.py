@@ -8,7 +8,7 @@ from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native import NativeEngine
 from covey.trainer.checks import eval_sampling, sampling
 from covey.types import Prompt
-from tests.models import EOS, PAD, STOP, tiny_model, tiny_tokenizer
+from tests.tiny import EOS, PAD, STOP, tiny_model, tiny_tokenizer
 
 
 def training_and_evaluation(**given):

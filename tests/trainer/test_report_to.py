@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from covey.errors import ConfigError
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, config, make, rows
 
 

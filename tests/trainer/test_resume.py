@@ -12,7 +12,7 @@ from peft import LoraConfig
 from covey.errors import CheckpointError, DatasetError
 from covey.trainer.checkpoint.folders import checkpoints
 from covey.trainer.stop_signals import RunStopped
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, make, rows, same, train, weights
 
 SETTINGS = dict(learning_rate=1e-2, optim="adamw_torch", lr_scheduler_type="cosine", max_steps=6)

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from covey.errors import ConfigError, CoveyWarning, LoadingError, RewardError
-from tests.models import tiny_policy, tiny_reward_model, tiny_tokenizer
+from tests.tiny import tiny_policy, tiny_reward_model, tiny_tokenizer
 from tests.trainer.harness import Recorder, by_length, chats, logged, make, rows, train
 
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey.trainer.stop_signals import StopAfterStep, StopSignals, farewell
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.checkpoint.lives import ROOT, Server
 from tests.trainer.harness import MANY_ENDS
 

@@ -9,7 +9,7 @@ from datasets import Dataset
 from covey.errors import CoveyWarning, DatasetError
 from covey.sample.chat import encode_prompt, stop_ids, with_one_bos
 from covey.sample.prompts import PromptReader
-from tests.models import ASSISTANT, BOS, CHAT, EOS, PAD, USER, tiny_policy, tiny_tokenizer
+from tests.tiny import ASSISTANT, BOS, CHAT, EOS, PAD, USER, tiny_policy, tiny_tokenizer
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, chats, logged, make, rows, train
 
 BOS_TEMPLATE = "<bos>" + CHAT

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.models import tiny_policy, tiny_tokenizer
+from tests.tiny import tiny_policy, tiny_tokenizer
 from tests.trainer.harness import (
     MANY_ENDS,
     Recorder,

@@ -19,7 +19,7 @@ from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_
 from covey.update.head import chunked_logprobs
 from covey.update.logits import Logits
 from covey.update.packing import Section, pack
-from tests.models import KINDS, VOCABULARY, llama_sizes, tiny_model
+from tests.tiny import KINDS, VOCABULARY, llama_sizes, tiny_model
 
 
 def sample(prompt, length, group, rng):

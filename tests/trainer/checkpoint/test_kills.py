@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.checkpoint.lives import POINTS, Server
 from tests.trainer.harness import MANY_ENDS
 

@@ -7,7 +7,7 @@ import torch
 
 from covey.errors import CoveyWarning
 from covey.trainer.checkpoint.manifest import damage
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, make, rows
 
 SETTINGS = dict(learning_rate=1e-2, optim="adamw_torch", max_steps=3, save_strategy="steps", save_steps=1)

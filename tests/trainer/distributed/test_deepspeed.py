@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.distributed.processes import assert_close, completions, launch, run
 from tests.trainer.harness import MANY_ENDS
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from covey.config import resolving
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.distributed.processes import assert_close, completions, launch, run
 from tests.trainer.harness import MANY_ENDS
 

@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.models import EOS, KINDS, VOCABULARY, tiny_policy, tiny_reward_model
+from tests.tiny import EOS, KINDS, VOCABULARY, tiny_policy, tiny_reward_model
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from covey.config import ModelConfig
 from covey.errors import LoadingError
-from covey.folders import is_absent, not_loaded
 from covey.hardware import has_cuda, has_package, use_instead
+from covey.models.folders import is_absent, not_loaded
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from covey import GRPOTrainer, loading
+from covey import GRPOTrainer
 from covey.cli import main
 from covey.errors import LoadingError
-from covey.folders import is_folder
+from covey.models import loading
+from covey.models.folders import is_folder
 from covey.rewards.neural.reward_model import load_reward_model
-from tests.models import tiny_policy
+from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, make, rows
 
 
