@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, RewardError, warn
-from covey.loss_types import LOSS_TYPES
 from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
 from covey.runs import Run

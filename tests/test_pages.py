@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from covey.loss_types import LOSS_TYPES
+from covey.config.choices import LOSS_TYPES
 from covey.score.estimators import BASELINES
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, rows, train

@@ -227,7 +227,7 @@ def lines(group: Group, with_logprobs: bool) -> Iterator[dict[str, Any]]:
 def _device(name: str | None) -> Any:
     import torch
 
-    from covey.hardware import has_cuda
+    from covey.config.hardware import has_cuda
 
     if name is not None and name.startswith("cuda") and not has_cuda():
         raise ConfigError(f"--device is {name}, and this machine has no CUDA device. Leave it out.")

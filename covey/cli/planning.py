@@ -146,7 +146,7 @@ def _place(demand: Demand, needed: float) -> str:
     """Where it is reckoned for, and whether that is enough here."""
     import torch
 
-    from covey.hardware import has_cuda
+    from covey.config.hardware import has_cuda
     from covey.sample.memory import free_bytes
 
     place = "a CPU" if demand.is_cpu else "a GPU"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainingArguments
 
+from covey.config.choices import LOSS_TYPES
 from covey.config.fields import defaults
+from covey.config.no_effect import without_effect
 from covey.config.values import at_least, not_negative, one_of, within
-from covey.effects import without_effect
 from covey.errors import ConfigError, warn
-from covey.loss_types import LOSS_TYPES
 
 if TYPE_CHECKING:
     from covey.config.grpo import GRPOConfig

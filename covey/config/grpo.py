@@ -9,8 +9,8 @@ from transformers import TrainingArguments
 
 from covey.config import checks, resolving, typed
 from covey.config.checks import CORRECTION_MODES, ESTIMATORS
+from covey.config.choices import LOSS_TYPES
 from covey.config.fields import checks_names, help_text
-from covey.loss_types import LOSS_TYPES
 
 
 @checks_names

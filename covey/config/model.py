@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from covey.config.fields import checks_names, help_text
+from covey.config.hardware import has_cuda, has_package, use_instead
 from covey.config.values import one_of
 from covey.errors import ConfigError
-from covey.hardware import has_cuda, has_package, use_instead
 
 
 @checks_names

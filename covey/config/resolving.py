@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from covey.config.fields import defaults
+from covey.config.hardware import computes_bf16, has_accelerator, has_mps, use_instead
 from covey.errors import ConfigError
-from covey.hardware import computes_bf16, has_accelerator, has_mps, use_instead
 
 if TYPE_CHECKING:
     from covey.config.grpo import GRPOConfig

@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+from covey.config.choices import SAID_ELSEWHERE
 from covey.errors import ConfigError
-from covey.loss_types import SAID_ELSEWHERE
 
 
 def not_negative(name: str, value: float | None, what: str) -> None:

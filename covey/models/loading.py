@@ -1,7 +1,7 @@
 """Names → policy, tokenizer, adapter, reward model.
 
 The real loading code of a run: hub names and folders, precision, attention, quantisation, adapters. What the hardware
-lacks falls back with one warning (see `covey.hardware`).
+lacks falls back with one warning (see `covey.config.hardware`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
 
 from covey.config import ModelConfig
+from covey.config.hardware import has_cuda, has_package, use_instead
 from covey.errors import LoadingError
-from covey.hardware import has_cuda, has_package, use_instead
 from covey.models.folders import is_absent, not_loaded
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from covey.config import GRPOConfig
+from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
-from covey.hardware import peak_memory_mb
 from covey.metrics import Largest, Mean, Total, merge
 from covey.models.inspect import context_length
 from covey.plan import warn_if_cycled

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES, REDUCTIONS
 from covey.errors import ConfigError
-from covey.loss_types import LOSS_SETTINGS, LOSS_TYPES, REDUCTIONS
 from covey.update.correction import Correction
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.kl import Estimator

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from covey.loss_types import LOSS_TYPES
+from covey.config.choices import LOSS_TYPES
 from tests.update.steps import make_samples, settings, step
 
 SAMPLES = make_samples()

@@ -224,7 +224,7 @@ def test_several_steps_per_generation_each_train_on_their_own_completions(tmp_pa
 
 
 def test_bf16_computes_in_half_precision_and_keeps_float32_weights(tmp_path):
-    from covey.hardware import cpu_computes_bf16
+    from covey.config.hardware import cpu_computes_bf16
 
     if not cpu_computes_bf16():
         pytest.skip("this processor has no bfloat16 arithmetic")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from covey.loss_types import LOSS_TYPES
+from covey.config.choices import LOSS_TYPES
 from covey.update.losses.cispo import Cispo
 from covey.update.losses.clip_cov import ClipCov
 from covey.update.losses.clipped import Clip, Clipped
@@ -25,7 +25,7 @@ Settings = Mapping[str, Any]
 
 
 def make_loss(loss_type: str, settings: Settings) -> Loss:
-    """The loss that a name of `covey.loss_types.LOSS_TYPES` stands for.
+    """The loss that a name of `covey.config.choices.LOSS_TYPES` stands for.
 
     Args:
         settings: values of at least the settings that act on it, by name.

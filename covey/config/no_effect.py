@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.loss_types import LOSS_SETTINGS, LOSS_TYPES
+from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES
 
 
 @dataclass(frozen=True)

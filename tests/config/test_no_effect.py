@@ -8,9 +8,9 @@ from transformers import TrainingArguments
 
 from covey import GRPOConfig
 from covey.config import ALIASES
-from covey.effects import CONDITIONS
+from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES
+from covey.config.no_effect import CONDITIONS
 from covey.errors import ConfigError
-from covey.loss_types import LOSS_SETTINGS, LOSS_TYPES
 from covey.metrics import Mean
 from covey.score.estimators import Outcomes, estimator
 from covey.score.shaping import Shaping, shaped_totals
