@@ -234,7 +234,7 @@ def machine(dtype: str) -> tuple[float, float]:
     """Measured bytes and floating-point operations per second."""
     import torch
 
-    from covey.sample.projections import projection
+    from covey.kernels.linear import projection
 
     big = torch.ones(1 << 27)
     bandwidth = max(big.numel() * 4 / seconds_of(lambda: big.sum()) for _ in range(5))

@@ -23,7 +23,7 @@ their ends, and must not be much longer than what is in them."""
 
 RESERVED = 1
 """Places at the start of a completion's slot that are left at zero where prompts are shared: what a sequence says is
-attended to together with a place that stands for its whole prompt (see `covey.sample.attention`)."""
+attended to together with a place that stands for its whole prompt (see `covey.kernels.decode_attention`)."""
 
 
 class Cache:

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from covey.kernels.decode_attention import over_completion, over_prompt
+from covey.kernels.rms_norm import Norm, rms_normed
 from covey.sample.arrangement import Arrangement, PromptSegment, Segment
-from covey.sample.attention import over_completion, over_prompt
 from covey.sample.cache import Cache
 from covey.sample.chunks import Part, SideBySide, chunks, side_by_side
-from covey.sample.norms import Norm, rms_normed
 from covey.sample.pools import Pool
 from covey.sample.weights import Layer, Weights
 

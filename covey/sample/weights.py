@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from covey.kernels.linear import Plain, Projection, SideBySide, projection
+from covey.kernels.rms_norm import Norm
 from covey.models.inspect import innermost
 from covey.sample.effective import effective
 from covey.sample.family import Shape, shape_of
-from covey.sample.norms import Norm
-from covey.sample.projections import Plain, Projection, SideBySide, projection
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from covey.kernels.head_logprobs import chunked_logprobs
+from covey.kernels.logits import Logits, chunk_rows
 from covey.models.inspect import compute_dtype, innermost
-from covey.update.head import chunked_logprobs
-from covey.update.logits import Logits, chunk_rows
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import torch
 
 from covey.forecast import memory
 from covey.forecast.memory import Demand, Sizes, layer_bytes, offloaded, peak, phases, totals
+from covey.kernels import head_logprobs as head
+from covey.kernels import logits
 from covey.types import Completion, Prompt
-from covey.update import head, logits
 from covey.update.batch import Sample, micro_batch
 from covey.update.budget import Budget, tokens_read
 from covey.update.forward import Forward

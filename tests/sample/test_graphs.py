@@ -8,7 +8,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from covey.sample import graphs, native, projections
+from covey.kernels import linear as projections
+from covey.sample import graphs, native
 from covey.sample import weights as weights_module
 from covey.sample.engine import in_order
 from covey.sample.fast import Limits, layout_of, sample_fast

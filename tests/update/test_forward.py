@@ -10,14 +10,14 @@ from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import covey.update.head as head_module
-import covey.update.logits as logits_module
+import covey.kernels.head_logprobs as head_module
+import covey.kernels.logits as logits_module
+from covey.kernels.head_logprobs import chunked_logprobs
+from covey.kernels.logits import Logits
 from covey.types import Completion, Prompt
 from covey.update.attention import packed_attention
 from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_logprobs
-from covey.update.head import chunked_logprobs
-from covey.update.logits import Logits
 from covey.update.packing import Section, pack
 from tests.tiny import KINDS, VOCABULARY, llama_sizes, tiny_model
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import covey.update.blockwise as module
+import covey.kernels.blockwise_attention as module
+from covey.kernels.blockwise_attention import blocks, blockwise_attention
 from covey.update.attention import _attend
-from covey.update.blockwise import blocks, blockwise_attention
 from covey.update.packing import Section
 
 SECTIONS = {

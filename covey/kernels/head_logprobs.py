@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covey.update.head_gradient import HeadGradient
-from covey.update.logits import Logits, chunk_rows, logits_by_chunk
+from covey.kernels.head_gradient import HeadGradient
+from covey.kernels.logits import Logits, chunk_rows, logits_by_chunk
 
 KEPT_BYTES = 256 * 2**20
 """What the forward pass may keep of the soft-max for the backward pass."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from covey.sample.norms import Norm, rms_normed
+from covey.kernels.rms_norm import Norm, rms_normed
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-2])
