@@ -39,8 +39,8 @@ from transformers.utils import logging
 
 from covey.cli.quickstart import make_trainer
 from covey.runs.statistics import Interval, mean_interval, wilson_interval
-from covey.sample.native import NativeEngine
-from covey.sample.settings import Sampling
+from covey.sample.native.engine import NativeEngine
+from covey.sample.sampling import Sampling
 from covey.tasks import quickstart
 from covey.types import Group, Prompt
 from covey.update.forward import Forward

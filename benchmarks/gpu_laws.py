@@ -19,10 +19,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from covey.sample.decoding import inverse_cdf
 from covey.sample.engine import in_order
-from covey.sample.native import NativeEngine
-from covey.sample.settings import Sampling
+from covey.sample.native.draw import inverse_cdf
+from covey.sample.native.engine import NativeEngine
+from covey.sample.sampling import Sampling
 from covey.types import Completion, Prompt
 from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward

@@ -17,10 +17,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from covey.sample import selfcheck
-from covey.sample.native import NativeEngine
-from covey.sample.settings import Sampling
-from covey.sample.weights import weights_of
+from covey.sample.native.engine import NativeEngine, selfcheck
+from covey.sample.native.weights import weights_of
+from covey.sample.sampling import Sampling
 from covey.types import Prompt
 
 Measured = dict[str, float]

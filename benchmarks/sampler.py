@@ -117,8 +117,8 @@ def run_transformers(args: argparse.Namespace) -> Any:
 
 def run_native(args: argparse.Namespace) -> Any:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from covey.sample.native import NativeEngine
-    from covey.sample.settings import Sampling
+    from covey.sample.native.engine import NativeEngine
+    from covey.sample.sampling import Sampling
     from covey.types import Prompt
 
     model = load(args.model, args.dtype)

@@ -152,9 +152,9 @@ def sampler(folder: str, max_tokens: int) -> Sampler:
     """Samples completions from a policy, as training would at temperature 1."""
     from covey.models import loading
     from covey.sample.chat import decode_text, stop_ids
-    from covey.sample.native import NativeEngine
+    from covey.sample.native.engine import NativeEngine
     from covey.sample.prompts import PromptReader
-    from covey.sample.settings import Sampling
+    from covey.sample.sampling import Sampling
 
     policy, tokenizer = loading.load_policy(folder), loading.load_tokenizer(None, folder)
     ending = stop_ids(tokenizer, loading.generation_config(policy))

@@ -17,8 +17,8 @@ from covey.cli.prompts import as_chats, read_rows
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
-    from covey.sample.native import NativeEngine
-    from covey.sample.settings import Sampling
+    from covey.sample.native.engine import NativeEngine
+    from covey.sample.sampling import Sampling
     from covey.types import Group, Prompt
 
 HELP = "sample completions from a model, prompts in, JSON lines out"
@@ -143,7 +143,7 @@ class Source:
     def __init__(self, args: argparse.Namespace) -> None:
         from covey.models import loading
         from covey.sample.chat import decode_text, stop_ids
-        from covey.sample.native import NativeEngine
+        from covey.sample.native.engine import NativeEngine
 
         trust = args.trust_remote_code
         self.policy: Any = loading.load_policy(args.model, {"dtype": args.dtype}, trust_remote_code=trust)
@@ -190,7 +190,7 @@ class Source:
 
 def settings(args: argparse.Namespace, ending: Sequence[int], padding: int | None) -> Sampling:
     """How completions are drawn."""
-    from covey.sample.settings import Sampling
+    from covey.sample.sampling import Sampling
 
     return Sampling(
         max_new_tokens=args.max_tokens,

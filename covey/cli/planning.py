@@ -147,7 +147,7 @@ def _place(demand: Demand, needed: float) -> str:
     import torch
 
     from covey.config.hardware import has_cuda
-    from covey.sample.memory import free_bytes
+    from covey.sample.native.memory_budget import free_bytes
 
     place = "a CPU" if demand.is_cpu else "a GPU"
     if demand.is_cpu or has_cuda():

@@ -15,7 +15,7 @@ from covey.models.folders import is_absent, not_loaded
 from covey.models.loading import resolved_dtype, without_retired_name
 from covey.plan import Plan
 from covey.recipes import Recipe
-from covey.sample.memory import cache_budget
+from covey.sample.native.memory_budget import cache_budget
 
 CONSTANTS = 64
 """Weights that share a constant of the quantisation in bitsandbytes."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import nn
 
-from covey.sample.settings import Sampling
+from covey.sample.sampling import Sampling
 from covey.types import Group, Prompt
 
 

@@ -13,7 +13,7 @@ from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.sample.prompts import Overlong, PromptReader, checked_content
-from covey.sample.settings import GenerationOptions, Sampling, generation_options
+from covey.sample.sampling import GenerationOptions, Sampling, generation_options
 from covey.trainer.data import column_names, is_map_style
 
 MOST_PROMPTS = 100_000

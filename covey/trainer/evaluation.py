@@ -13,7 +13,7 @@ from covey.metrics import Ledger, Metric, merge
 from covey.runs.statistics import Interval, bootstrap_interval, pass_at_k, wilson_interval
 from covey.sample.engine import Engine, in_order
 from covey.sample.prompts import PromptReader
-from covey.sample.settings import Sampling
+from covey.sample.sampling import Sampling
 from covey.score.counts import completion_metrics
 from covey.score.scorer import Scorer
 from covey.types import Prompt, PromptContent, ScoredGroup

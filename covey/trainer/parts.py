@@ -15,7 +15,7 @@ from covey.models import loading
 from covey.rewards.mixture import Mixture
 from covey.runs.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
-from covey.sample.native import NativeEngine
+from covey.sample.native.engine import NativeEngine
 from covey.score.advantages import Scale
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal

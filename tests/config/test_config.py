@@ -12,7 +12,7 @@ from covey import GRPOConfig, ModelConfig, get_peft_config
 from covey.config import UnknownSettingError, get_kbit_device_map, get_quantization_config
 from covey.config.choices import LOSS_TYPES, SAID_ELSEWHERE
 from covey.errors import ConfigError, CoveyWarning
-from covey.sample.settings import generation_options
+from covey.sample.sampling import generation_options
 
 
 def settings(**given):

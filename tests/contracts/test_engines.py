@@ -18,8 +18,8 @@ from transformers import GenerationConfig
 from covey.errors import EngineError
 from covey.sample.chat import decode_text
 from covey.sample.engine import in_order
-from covey.sample.native import NativeEngine
-from covey.sample.settings import Sampling
+from covey.sample.native.engine import NativeEngine
+from covey.sample.sampling import Sampling
 from covey.types import Completion, Group, Prompt
 from tests.tiny import EOS, KINDS, PAD, STOP, VOCABULARY, tiny_model, tiny_tokenizer
 
@@ -460,7 +460,7 @@ def test_restrictions_hold_in_what_is_sampled(make):
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
 def test_the_ends_of_the_unit_interval_draw_tokens_that_are_possible(make, number, monkeypatch):
-    monkeypatch.setattr("covey.sample.sequences.uniforms", lambda key, count: np.full(count, number))
+    monkeypatch.setattr("covey.sample.native.sequences.uniforms", lambda key, count: np.full(count, number))
     model = model_of()
     with torch.no_grad():
         model.lm_head.weight[[0, 1, 50, VOCABULARY - 2, VOCABULARY - 1]] = 0

@@ -5,7 +5,7 @@ import pytest
 from covey import GRPOConfig
 from covey.errors import ConfigError
 from covey.sample.chat import decode_text, stop_ids
-from covey.sample.native import NativeEngine
+from covey.sample.native.engine import NativeEngine
 from covey.trainer.checks import eval_sampling, sampling
 from covey.types import Prompt
 from tests.tiny import EOS, PAD, STOP, tiny_model, tiny_tokenizer

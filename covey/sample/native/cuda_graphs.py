@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covey.sample.llama import Llama, Step
-from covey.sample.pools import Layout, Pool, rounded_up
-from covey.sample.weights import Weights
+from covey.sample.native.kv_pool import Layout, Pool, rounded_up
+from covey.sample.native.llama import Llama, Step
+from covey.sample.native.weights import Weights
 
 
 @dataclass(frozen=True)

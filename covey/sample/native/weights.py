@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from covey.kernels.linear import Plain, Projection, SideBySide, projection
 from covey.kernels.rms_norm import Norm
 from covey.models.inspect import innermost
-from covey.sample.effective import effective
-from covey.sample.family import Shape, shape_of
+from covey.sample.native.architectures import Shape, shape_of
+from covey.sample.native.merged_weights import effective
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Weights:
 
 
 def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: bool = True) -> Weights:
-    """Read a policy that `covey.sample.family` knows.
+    """Read a policy that `covey.sample.native.architectures` knows.
 
     Args:
         dtype: what the engine computes in.

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from covey.errors import ConfigError
-from covey.sample.decoding import keep_min_p, keep_top_p
-from covey.sample.settings import Sampling
+from covey.sample.native.draw import keep_min_p, keep_top_p
+from covey.sample.sampling import Sampling
 
 WRONG = [
     {"max_new_tokens": 0},

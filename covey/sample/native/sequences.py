@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.sample.decoding import Drawn
-from covey.sample.restrictions import NOTHING
-from covey.sample.settings import Sampling
-from covey.sample.stops import Decode
-from covey.sample.uniforms import uniforms
+from covey.sample.native.draw import Drawn
+from covey.sample.native.logits_processors import NOTHING
+from covey.sample.native.stop_strings import Decode
+from covey.sample.native.uniforms import uniforms
+from covey.sample.sampling import Sampling
 from covey.types import Completion, FinishReason, Group, Prompt
 
 

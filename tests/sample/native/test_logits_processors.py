@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.sample.restrictions import NOTHING, Restrictions
-from covey.sample.settings import Sampling
+from covey.sample.native.logits_processors import NOTHING, Restrictions
+from covey.sample.sampling import Sampling
 
 VOCAB = 8
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=0, max_size=12)

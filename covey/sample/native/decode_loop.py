@@ -14,20 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.sample.batch import Batch, Reading
-from covey.sample.cache import Cache
-from covey.sample.drafts import LONGEST, Memory
-from covey.sample.graphs import Graphs
-from covey.sample.guessing import Guesser
-from covey.sample.live import Live, advance
-from covey.sample.llama import Llama
-from covey.sample.pools import Layout
-from covey.sample.restrictions import Restrictions
-from covey.sample.scheduler import Costs, Scheduler
-from covey.sample.sequences import Sequences
-from covey.sample.settings import Sampling
-from covey.sample.stops import INTERVAL, Decode, StopStrings
-from covey.sample.weights import Weights
+from covey.sample.native.batch import Batch, Reading
+from covey.sample.native.cuda_graphs import Graphs
+from covey.sample.native.kv_cache import Cache
+from covey.sample.native.kv_pool import Layout
+from covey.sample.native.live import Live, advance
+from covey.sample.native.llama import Llama
+from covey.sample.native.logits_processors import Restrictions
+from covey.sample.native.prompt_lookup import LONGEST, Memory
+from covey.sample.native.scheduler import Costs, Scheduler
+from covey.sample.native.sequences import Sequences
+from covey.sample.native.speculation import Guesser
+from covey.sample.native.stop_strings import INTERVAL, Decode, StopStrings
+from covey.sample.native.weights import Weights
+from covey.sample.sampling import Sampling
 from covey.types import Group, Prompt
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from covey.kernels.decode_attention import over_completion, over_prompt
 from covey.kernels.rms_norm import Norm, rms_normed
-from covey.sample.arrangement import Arrangement, PromptSegment, Segment
-from covey.sample.cache import Cache
-from covey.sample.chunks import Part, SideBySide, chunks, side_by_side
-from covey.sample.pools import Pool
-from covey.sample.weights import Layer, Weights
+from covey.sample.native.chunked_prefill import Part, SideBySide, chunks, side_by_side
+from covey.sample.native.kv_cache import Cache
+from covey.sample.native.kv_layout import Arrangement, PromptSegment, Segment
+from covey.sample.native.kv_pool import Pool
+from covey.sample.native.weights import Layer, Weights
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covey.sample.decoding import Limits
-from covey.sample.settings import Sampling
+from covey.sample.native.draw import Limits
+from covey.sample.sampling import Sampling
 
 NOTHING = -1
 """Stands where a sequence has no token; no id equals it."""

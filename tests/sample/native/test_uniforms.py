@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from covey.sample.uniforms import uniforms
+from covey.sample.native.uniforms import uniforms
 
 keys = st.lists(st.integers(0, 2**40), min_size=1, max_size=5)
 

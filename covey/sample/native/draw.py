@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covey.sample.settings import Sampling
+from covey.sample.sampling import Sampling
 
 NEVER = float("-inf")
 

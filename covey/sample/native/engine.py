@@ -18,18 +18,18 @@ from torch import nn
 
 from covey.errors import EngineError, warn
 from covey.models.inspect import compute_dtype, innermost
-from covey.sample import selfcheck
-from covey.sample.batch import coarse
-from covey.sample.drafts import Memory
-from covey.sample.effective import is_sharded
-from covey.sample.family import why_not
-from covey.sample.fast import Limits, layout_of, sample_fast
-from covey.sample.general import sample_generally
-from covey.sample.graphs import Graphs
-from covey.sample.memory import cache_budget
-from covey.sample.settings import Sampling
-from covey.sample.stops import INTERVAL, Decode
-from covey.sample.weights import Weights, refill, weights_of
+from covey.sample.native.any_model import sample_generally
+from covey.sample.native.architectures import why_not
+from covey.sample.native.batch import coarse
+from covey.sample.native.cuda_graphs import Graphs
+from covey.sample.native.decode_loop import Limits, layout_of, sample_fast
+from covey.sample.native.engine import selfcheck
+from covey.sample.native.memory_budget import cache_budget
+from covey.sample.native.merged_weights import is_sharded
+from covey.sample.native.prompt_lookup import Memory
+from covey.sample.native.stop_strings import INTERVAL, Decode
+from covey.sample.native.weights import Weights, refill, weights_of
+from covey.sample.sampling import Sampling
 from covey.types import Group, Prompt
 
 Path = Literal["auto", "fast", "general"]
@@ -66,7 +66,7 @@ class NativeEngine:
         shares_prompts: store a prompt once for all of its completions; by default on a CPU, where it saves more than it
             costs (see `SHARED_FROM`). On CUDA, True gives up captured graphs, which makes steps of small policies slower.
         drafts: guess tokens from siblings and from earlier calls where few sequences are left (see
-            `covey.sample.drafts`); what is said does not change. By default for greedy decoding on a CPU, where it pays. On
+            `covey.sample.native.prompt_lookup`); what is said does not change. By default for greedy decoding on a CPU, where it pays. On
             CUDA, True gives up captured graphs, as a graph has one token per sequence.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.

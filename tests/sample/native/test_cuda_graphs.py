@@ -9,14 +9,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from covey.kernels import linear as projections
-from covey.sample import graphs, native
-from covey.sample import weights as weights_module
 from covey.sample.engine import in_order
-from covey.sample.fast import Limits, layout_of, sample_fast
-from covey.sample.graphs import Graphs
-from covey.sample.native import NativeEngine
-from covey.sample.settings import Sampling
-from covey.sample.weights import refill, weights_of
+from covey.sample.native.cuda_graphs import Graphs
+from covey.sample.native.decode_loop import Limits, layout_of, sample_fast
+from covey.sample.native.engine import NativeEngine
+from covey.sample.native.engine import cuda_graphs as graphs
+from covey.sample.native.engine import engine as native
+from covey.sample.native.engine import weights as weights_module
+from covey.sample.native.weights import refill, weights_of
+from covey.sample.sampling import Sampling
 from covey.types import Prompt
 from tests.tiny import EOS, PAD, tiny_model
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from covey.models.inspect import accepted_arguments
-from covey.sample.lending import lent
-from covey.sample.live import Live, advance
-from covey.sample.memory import cache_bytes_per_token
-from covey.sample.restrictions import Restrictions
-from covey.sample.sequences import Sequences
-from covey.sample.settings import Sampling
-from covey.sample.stops import INTERVAL, Decode, StopStrings
+from covey.sample.native.inference_mode import lent
+from covey.sample.native.live import Live, advance
+from covey.sample.native.logits_processors import Restrictions
+from covey.sample.native.memory_budget import cache_bytes_per_token
+from covey.sample.native.sequences import Sequences
+from covey.sample.native.stop_strings import INTERVAL, Decode, StopStrings
+from covey.sample.sampling import Sampling
 from covey.types import Group, Prompt
 
 COPIES = 2

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.sample.cache import Cache
-from covey.sample.pools import Pool
+from covey.sample.native.kv_cache import Cache
+from covey.sample.native.kv_pool import Pool
 
 
 @dataclass(frozen=True)

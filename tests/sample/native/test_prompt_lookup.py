@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from covey.sample import fast
-from covey.sample.drafts import MATCHED, PAUSE, REMEMBERED, ROWS, Gauge, Index, Memory
 from covey.sample.engine import in_order
-from covey.sample.llama import Llama
-from covey.sample.native import NativeEngine
-from covey.sample.settings import Sampling
+from covey.sample.native.engine import NativeEngine
+from covey.sample.native.engine import decode_loop as fast
+from covey.sample.native.llama import Llama
+from covey.sample.native.prompt_lookup import MATCHED, PAUSE, REMEMBERED, ROWS, Gauge, Index, Memory
+from covey.sample.sampling import Sampling
 from covey.types import Completion, Group, Prompt
 from tests.tiny import EOS, PAD, tiny_model
 

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.sample.arrangement import arrange
-from covey.sample.cache import RESERVED, Cache
-from covey.sample.live import Live
-from covey.sample.llama import Step
-from covey.sample.sequences import Sequences
+from covey.sample.native.kv_cache import RESERVED, Cache
+from covey.sample.native.kv_layout import arrange
+from covey.sample.native.live import Live
+from covey.sample.native.llama import Step
+from covey.sample.native.sequences import Sequences
 
 Reading = Literal["exact", "whole", "coarse"]
 
@@ -27,7 +27,7 @@ class Batch:
         prompt_lengths: tokens of each row's prompt, shape (rows,).
         queries_per_key: of the policy; a mask has a row for each query.
         reading: how much of a slot a step reads: "exact" as many tokens as the longest has; "whole" all of it, because
-            a part of a bfloat16 slot would be copied first on a CPU (see `covey.sample.cache.ALIGNED`); "coarse" one
+            a part of a bfloat16 slot would be copied first on a CPU (see `covey.sample.native.kv_cache.ALIGNED`); "coarse" one
             of few lengths, because a graph is captured for each.
     """
 

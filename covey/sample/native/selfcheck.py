@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covey.sample.arrangement import arrange
-from covey.sample.cache import RESERVED, Cache
-from covey.sample.lending import lent
-from covey.sample.llama import Llama, Step
-from covey.sample.pools import Layout
-from covey.sample.weights import Weights
+from covey.sample.native.inference_mode import lent
+from covey.sample.native.kv_cache import RESERVED, Cache
+from covey.sample.native.kv_layout import arrange
+from covey.sample.native.kv_pool import Layout
+from covey.sample.native.llama import Llama, Step
+from covey.sample.native.weights import Weights
 
 TOKENS = 24
 """Length of the text that is compared. Five eighths are read as a prompt; the rest is decoded token by token."""

@@ -1,6 +1,6 @@
 """The step that reads guesses: several tokens of a sequence in one pass, as long as they are what is drawn.
 
-See `covey.sample.drafts` for where guesses come from, and why they do not change what is said.
+See `covey.sample.native.prompt_lookup` for where guesses come from, and why they do not change what is said.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.sample.batch import Batch
-from covey.sample.drafts import Gauge, Index, Memory
-from covey.sample.live import drawn_at
-from covey.sample.llama import Llama
-from covey.sample.restrictions import Restrictions
+from covey.sample.native.batch import Batch
+from covey.sample.native.live import drawn_at
+from covey.sample.native.llama import Llama
+from covey.sample.native.logits_processors import Restrictions
+from covey.sample.native.prompt_lookup import Gauge, Index, Memory
 
 
 class Guesser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.sample.stops import StopStrings
+from covey.sample.native.stop_strings import StopStrings
 
 PIECES = ["a", "b", "ab", "ba", "é", "\n", "aba"]
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.sample.decoding import BLOCK, Limits, draw, inverse_cdf
-from covey.sample.settings import Sampling
+from covey.sample.native.draw import BLOCK, Limits, draw, inverse_cdf
+from covey.sample.sampling import Sampling
 
 VOCABULARIES = [1, 2, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 17]
 ENDS = [0.0, 2**-53, 0.5, 1 - 2**-53]

@@ -11,8 +11,8 @@ import torch
 from peft import LoHaConfig, LoraConfig, PrefixTuningConfig, TaskType, get_peft_model
 from torch import nn
 
-from covey.sample.effective import effective
-from covey.sample.family import why_not
+from covey.sample.native.architectures import why_not
+from covey.sample.native.merged_weights import effective
 from tests.tiny import tiny_model
 
 TARGETS = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]

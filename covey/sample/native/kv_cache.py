@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from covey.sample.pools import Layout, Pool
+from covey.sample.native.kv_pool import Layout, Pool
 
 FIRST = 64
 """Tokens up to which a completion is in the first pool; each of the next holds completions of up to twice as many."""
@@ -32,9 +32,9 @@ class Cache:
     Args:
         layout: what one token takes.
         budget: bytes beyond which nothing spare is kept. What sequences can come to is reckoned with elsewhere (see
-            `covey.sample.scheduler`); while some of them move to longer slots, both are held for a moment.
+            `covey.sample.native.scheduler`); while some of them move to longer slots, both are held for a moment.
         shares_prompts: store a prompt once for all of its completions.
-        keys_transposed: see `covey.sample.pools.Pool`; for completions.
+        keys_transposed: see `covey.sample.native.kv_pool.Pool`; for completions.
         fixed: the one pool that all completions go into, with room for all of them; prompts are not shared then.
     """
 

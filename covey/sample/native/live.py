@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covey.sample.decoding import Drawn, draw
-from covey.sample.restrictions import Restrictions
-from covey.sample.sequences import Sequences
+from covey.sample.native.draw import Drawn, draw
+from covey.sample.native.logits_processors import Restrictions
+from covey.sample.native.sequences import Sequences
 
 
 @dataclass
