@@ -11,7 +11,7 @@ from covey.cli.arguments import add_set, add_verb, completed
 from covey.errors import ConfigError, CoveyError, DatasetError, RewardError
 
 if TYPE_CHECKING:
-    from covey.rewards.check import Sampler
+    from covey.rewards.check.run import Sampler
     from covey.types import PromptContent
 
 HELP = "try rewards out on a dataset before a run: coverage, right answers, attacks, speed"

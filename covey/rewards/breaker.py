@@ -10,7 +10,7 @@ from typing import Any
 from covey.errors import RewardError, warn
 from covey.rewards.batch import RewardTable
 from covey.rewards.contract import Reward
-from covey.rewards.engine import Column
+from covey.rewards.score_batch import Column
 
 
 @dataclass

@@ -13,17 +13,17 @@ from covey.rewards.batch import RESERVED, RewardBatch, RewardTable
 from covey.rewards.breaker import Breaker, FirstFailures
 from covey.rewards.cache import Cache
 from covey.rewards.contract import Reward, options_of
-from covey.rewards.engine import Evaluation, score_batch
-from covey.rewards.memory import restore, states_of, warn_of_forgetting
 from covey.rewards.names import reward_name, unique_names
 from covey.rewards.options import RewardOptions
 from covey.rewards.reward_metrics import mixture_metrics
 from covey.rewards.routing import in_waves
 from covey.rewards.schedules import progress_of, weight_at
+from covey.rewards.score_batch import Evaluation, score_batch
+from covey.rewards.state import restore, states_of, warn_of_forgetting
 from covey.types import PromptContent
 
 if TYPE_CHECKING:
-    from covey.rewards.checks.report import CheckReport
+    from covey.rewards.check.report import CheckReport
 
 
 class Mixture(Sequence[Reward]):
@@ -166,7 +166,7 @@ class Mixture(Sequence[Reward]):
 
     def check(self, dataset: Iterable[Mapping[str, Any]], **options: Any) -> CheckReport:
         """Try the mixture out on a slice of a dataset before a run; options are those of `covey.rewards.check_rewards`."""
-        from covey.rewards.check import check_rewards
+        from covey.rewards.check.run import check_rewards
 
         return check_rewards(self, dataset, **options)
 

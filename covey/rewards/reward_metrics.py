@@ -7,8 +7,8 @@ from typing import Any
 
 from covey.metrics import Mean, Metric
 from covey.rewards.batch import RewardBatch, RewardTable
-from covey.rewards.engine import Column
 from covey.rewards.routing import groups_of
+from covey.rewards.score_batch import Column
 
 
 def mixture_metrics(

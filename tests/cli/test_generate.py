@@ -6,7 +6,7 @@ import json
 import pytest
 
 from covey.cli import main
-from covey.rewards.check import read_completions
+from covey.rewards.check.run import read_completions
 from tests.tiny import tiny_policy
 
 ROWS = [{"prompt": f"{a} + 1 = ?", "answer": str(a + 1)} for a in range(5)]

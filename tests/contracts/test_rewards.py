@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import covey.rewards as bundled
-from covey.rewards.checks.attacks import SHAPE_ONLY, attacks
+from covey.rewards.check.attacks import SHAPE_ONLY, attacks
 from covey.rewards.contract import Reward
 
 TESTS = json.dumps([{"name": "f", "args": [2], "expected": 4}])

@@ -24,7 +24,7 @@ from covey.rewards import (
     check_rewards,
     reward,
 )
-from covey.rewards.check import read_completions, spread_rows
+from covey.rewards.check.run import read_completions, spread_rows
 
 ROWS = [
     {"prompt": f"What is {a} + {b}?", "target": str(a + b), "nums": [a, b], "task": "sum"}
@@ -81,9 +81,7 @@ BUNDLED = {
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_rewards_pass_their_own_check(name, monkeypatch):
-    monkeypatch.setattr(
-        "covey.rewards.checks.probes.SLOW_ATTACK_SECONDS", 60.0
-    )  # others use this machine too
+    monkeypatch.setattr("covey.rewards.check.probes.SLOW_ATTACK_SECONDS", 60.0)  # others use this machine too
     bundled, rows = BUNDLED[name]
     report = check_rewards(bundled, rows, num_rows=6)
     assert report.exit_code == 0, str(report)
@@ -178,7 +176,7 @@ def test_faults_are_counted():
 
 
 def test_attacks_that_pay_or_take_long(monkeypatch):
-    monkeypatch.setattr("covey.rewards.checks.probes.SLOW_ATTACK_SECONDS", 0.2)
+    monkeypatch.setattr("covey.rewards.check.probes.SLOW_ATTACK_SECONDS", 0.2)
 
     def likes_length(completions, **_):
         return [len(c) / 1000 for c in completions]

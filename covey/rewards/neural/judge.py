@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.rewards.calling.loop import event_loop
+from covey.rewards.execution.loop import event_loop
 from covey.rewards.failure import Failure
 from covey.rewards.neural.client import ChatClient, ClientError
 from covey.rewards.neural.rubric import Rubric

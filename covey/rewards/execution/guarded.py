@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from covey.errors import RewardError
 from covey.rewards.batch import Notes, RewardBatch
-from covey.rewards.calling.faults import FAULTS, CallTimeout
-from covey.rewards.calling.places import place_of
 from covey.rewards.contract import Reward
+from covey.rewards.execution.executors import place_of
+from covey.rewards.execution.faults import FAULTS, CallTimeout
 from covey.types import Score
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.batch import Notes, RewardBatch
-from covey.rewards.calling.faults import CallLost, CallTimeout
-from covey.rewards.calling.process import sample_by_sample
 from covey.rewards.contract import Reward
+from covey.rewards.execution.faults import CallLost, CallTimeout
+from covey.rewards.execution.process import sample_by_sample
 from covey.rewards.sandbox.inside.codec import Opaque
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.cache import Cache, Key, row_keys
-from covey.rewards.calling.guarded import Scored, call_guarded
 from covey.rewards.contract import Reward
+from covey.rewards.execution.guarded import Scored, call_guarded
 from covey.rewards.routing import applicable_rows, gate_score, groups_of, in_waves
 from covey.types import Score
 

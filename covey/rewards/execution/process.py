@@ -12,15 +12,15 @@ from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.batch import Notes, RewardBatch
-from covey.rewards.calling.faults import CallLost, CallTimeout
 from covey.rewards.contract import Reward
+from covey.rewards.execution.faults import CallLost, CallTimeout
 from covey.rewards.sandbox.session import CallFailed, Session
 from covey.rewards.sandbox.trusted import trusted_child
 
 UNLIMITED = 86_400.0
 """Seconds, where the user sets none."""
 
-CODE = "from covey.rewards.calling.process_inside import call, load"
+CODE = "from covey.rewards.execution.process_inside import call, load"
 
 
 def call_in_process(reward: Reward, batch: RewardBatch, notes: Notes) -> Any:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import DatasetError
-from covey.rewards.checks import probes
-from covey.rewards.checks.golds import gold_completions, like_prompt
-from covey.rewards.checks.report import CheckReport, RewardStatistics
-from covey.rewards.checks.trial import Sample, Trial
+from covey.rewards.check import probes
+from covey.rewards.check.golds import gold_completions, like_prompt
+from covey.rewards.check.report import CheckReport, RewardStatistics
+from covey.rewards.check.trial import Sample, Trial
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.types import PromptContent
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.batch import RewardBatch
-from covey.rewards.calling.guarded import call_guarded
 from covey.rewards.contract import NOT_FINITE, Reward
+from covey.rewards.execution.guarded import call_guarded
 from covey.rewards.routing import applicable_rows, groups_of
 from covey.types import PromptContent, Score
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from covey.rewards.checks.golds import ANSWERS
+from covey.rewards.check.golds import ANSWERS
 from covey.rewards.text import text_of
 
 LONG = 100_000

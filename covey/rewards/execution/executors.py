@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from covey.rewards.batch import Notes, RewardBatch
-from covey.rewards.calling.faults import CallLost, CallTimeout
-from covey.rewards.calling.loop import event_loop
-from covey.rewards.calling.process import call_in_process
-from covey.rewards.calling.sandboxed import call_in_sandbox
 from covey.rewards.contract import Reward
+from covey.rewards.execution.faults import CallLost, CallTimeout
+from covey.rewards.execution.loop import event_loop
+from covey.rewards.execution.process import call_in_process
+from covey.rewards.execution.sandboxed import call_in_sandbox
 
 Place = Callable[[Reward, RewardBatch, Notes], Any]
 

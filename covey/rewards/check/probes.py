@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from covey.rewards.checks.attacks import SHAPE_ONLY, attacks
-from covey.rewards.checks.golds import FULL_MARKS, gold_completions, like_prompt
-from covey.rewards.checks.report import CheckReport, RewardStatistics, Severity
-from covey.rewards.checks.trial import Outcome, Sample, Trial
+from covey.rewards.check.attacks import SHAPE_ONLY, attacks
+from covey.rewards.check.golds import FULL_MARKS, gold_completions, like_prompt
+from covey.rewards.check.report import CheckReport, RewardStatistics, Severity
+from covey.rewards.check.trial import Outcome, Sample, Trial
 
 Row = Mapping[str, Any]
 

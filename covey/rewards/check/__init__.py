@@ -1,0 +1,1 @@
+"""The parts of `covey.rewards.check.run`: what is tried, what is measured, what is reported."""

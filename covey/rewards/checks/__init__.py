@@ -1,1 +1,0 @@
-"""The parts of `covey.rewards.check`: what is tried, what is measured, what is reported."""
