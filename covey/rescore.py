@@ -331,7 +331,7 @@ def _weighed(
     drops_groups: bool = False,
 ) -> Scoring:
     """Losses and pulls from advantages, by the token weights of the loss."""
-    from covey.update.batch import Sample  # with torch, which nothing else here needs
+    from covey.update.micro_batch import Sample  # with torch, which nothing else here needs
     from covey.update.reduction import Reduction, Totals, row_weights
 
     lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)

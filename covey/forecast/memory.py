@@ -18,7 +18,7 @@ LOGITS = 32 * 2**20
 KEPT = 256 * 2**20
 """What the forward pass keeps of the soft-max for the backward pass at most; see `covey.kernels.head_logprobs`."""
 LEAST_OFFLOADED = 2**20
-"""Bytes of the smallest tensor that is offloaded; see `covey.update.offload`."""
+"""Bytes of the smallest tensor that is offloaded; see `covey.update.activation_offload`."""
 LOGITS_COPIES = 3
 """Tensors of that size during the backward pass of a chunk."""
 SLOTS = 512
@@ -76,7 +76,7 @@ class Demand:
     budget: int | None = None
     """Bytes that keys and values may take; None: as much as they need."""
     max_tokens: int | None = None
-    """Tokens that a forward pass may read, see `covey.update.budget`; None: a whole micro-batch."""
+    """Tokens that a forward pass may read, see `covey.update.token_budget`; None: a whole micro-batch."""
     is_offloaded: bool = False
     """Whether activations wait in the host's memory."""
 

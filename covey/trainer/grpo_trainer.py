@@ -40,13 +40,13 @@ from covey.trainer.nonfinite import Guard
 from covey.trainer.recorded import RecordedTrainer
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update import build
-from covey.update.batch import MicroBatch, Sample, samples_of
-from covey.update.budget import Budget
+from covey.update.micro_batch import MicroBatch, Sample, samples_of
+from covey.update.oom_retry import Repetition
 from covey.update.reference import Reference
-from covey.update.repetition import Repetition
+from covey.update.rollout_buffer import Window
 from covey.update.terms import Loss
+from covey.update.token_budget import Budget
 from covey.update.updater import Updater
-from covey.update.window import Window
 
 TRAINING, EVALUATION = 0, 1
 """First part of the step that random numbers depend on: evaluation has numbers of its own."""

@@ -10,7 +10,7 @@ from torch import nn
 from transformers.trainer_utils import get_last_checkpoint
 
 from covey.errors import DivergedError, warn
-from covey.update.batch import MicroBatch
+from covey.update.micro_batch import MicroBatch
 
 
 class Guard:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.update.batch import MicroBatch, Sample, micro_batch
 from covey.update.dropping import contributing
+from covey.update.micro_batch import MicroBatch, Sample, micro_batch
 from covey.update.reduction import Reduction, Totals, row_weights
 
 Numbered = tuple[int, Sample]

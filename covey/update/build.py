@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES, REDUCTIONS
 from covey.errors import ConfigError
-from covey.update.correction import Correction
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.kl import Estimator
 from covey.update.losses import make_loss
 from covey.update.objective import Objective
 from covey.update.reduction import Reduction
-from covey.update.selection import Selection
+from covey.update.sampler_correction import Correction
 from covey.update.terms import Loss
+from covey.update.token_selection import Selection
 
 Settings = Mapping[str, Any]
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from covey.models.inspect import accepted_arguments, innermost
-from covey.update.attention import packed
-from covey.update.batch import MicroBatch
+from covey.update.logprob_forward import Scoring, can_score, teach
+from covey.update.micro_batch import MicroBatch
+from covey.update.packed_attention import packed
 from covey.update.packing import longest_sequence, pack
-from covey.update.scoring import Scoring, can_score, teach
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@
 
 Source: GRPO (arXiv:2402.03300, eq. 3). L is one of `covey.update.losses`; w of `covey.update.reduction`, from totals of the
 whole step; c what a token's policy part is weighed with: the correction for the sampler, the off-policy mask
-(`covey.update.correction`), the choice of tokens with high entropy (`covey.update.selection`). KL is one of
+(`covey.update.sampler_correction`), the choice of tokens with high entropy (`covey.update.token_selection`). KL is one of
 `covey.update.kl`, H the entropy. One set of weights reduces all of it, so that β and e mean the same for every cut.
 """
 
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from covey.errors import ConfigError
 from covey.metrics import Mean, Metric
-from covey.update.correction import (
+from covey.update.kl import Estimator, k3, kl_loss
+from covey.update.losses.clipped import Clipped
+from covey.update.ratios import BOUND, ratio
+from covey.update.sampler_correction import (
     Correction,
     gap_metrics,
     importance_weights,
     off_policy_mask,
     weight_metrics,
 )
-from covey.update.kl import Estimator, k3, kl_loss
-from covey.update.losses.clipped import Clipped
-from covey.update.ratios import BOUND, ratio
 from covey.update.terms import Loss, LossTerms, TokenLosses
 
 
@@ -39,7 +39,7 @@ class Objective:
     correction: Correction | None = None
     """How tokens are weighed for what the sampler did differently; None: not at all."""
     off_policy_threshold: float | None = None
-    """Completions beyond are left out, see `covey.update.correction`; None: all stay."""
+    """Completions beyond are left out, see `covey.update.sampler_correction`; None: all stay."""
     beta: float = 0.0
     """Weight of the divergence to the reference."""
     kl_estimator: Estimator = "k3"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covey.update.batch import MicroBatch
+from covey.update.micro_batch import MicroBatch
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from covey.metrics import Mean, Metric
-from covey.update.batch import MicroBatch
+from covey.update.micro_batch import MicroBatch
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from covey.metrics import Mean, Metric, Total
-from covey.update import build, prepare
+from covey.update import build
+from covey.update import old_logprobs as prepare
+from covey.update.activation_offload import offloaded
 from covey.update.assemble import assemble
-from covey.update.batch import MicroBatch, Sample
 from covey.update.forward import Forward
+from covey.update.micro_batch import MicroBatch, Sample
 from covey.update.objective import Objective
-from covey.update.offload import offloaded
+from covey.update.oom_retry import Repetition
 from covey.update.reference import Reference
-from covey.update.repetition import Repetition
 from covey.update.terms import Loss, loss_terms
 
 

@@ -112,7 +112,7 @@ TESTED_ELSEWHERE = {
     "ref_model_mixup_alpha": "tests/update/test_reference.py",
     "ref_model_sync_steps": "tests/trainer/test_objectives.py",
     "max_tokens_per_forward": "tests/trainer/test_memory.py",
-    "activation_offloading": "tests/update/test_offload.py",
+    "activation_offloading": "tests/update/test_activation_offload.py",
     "max_nonfinite_steps": "tests/trainer/test_nonfinite.py",
 }
 

@@ -11,9 +11,9 @@ from covey.forecast.memory import Demand, Sizes, layer_bytes, offloaded, peak, p
 from covey.kernels import head_logprobs as head
 from covey.kernels import logits
 from covey.types import Completion, Prompt
-from covey.update.batch import Sample, micro_batch
-from covey.update.budget import Budget, tokens_read
 from covey.update.forward import Forward
+from covey.update.micro_batch import Sample, micro_batch
+from covey.update.token_budget import Budget, tokens_read
 from tests.tiny import tiny_model
 
 SIZES = Sizes(

@@ -5,7 +5,7 @@ import torch
 
 import covey.kernels.blockwise_attention as module
 from covey.kernels.blockwise_attention import blocks, blockwise_attention
-from covey.update.attention import _attend
+from covey.update.packed_attention import _attend
 from covey.update.packing import Section
 
 SECTIONS = {

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from covey.errors import ConfigError, CoveyWarning
-from covey.update.budget import Budget
-from covey.update.repetition import Repetition
+from covey.update.oom_retry import Repetition
+from covey.update.token_budget import Budget
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, config, make, rows
 

@@ -3,12 +3,12 @@
 import pytest
 
 from covey.update import build
-from covey.update.correction import Correction
 from covey.update.losses.cispo import Cispo
 from covey.update.losses.clipped import Clip, Clipped
 from covey.update.losses.vespo import Vespo
 from covey.update.reduction import Reduction
-from covey.update.selection import Selection
+from covey.update.sampler_correction import Correction
+from covey.update.token_selection import Selection
 from tests.update.steps import settings
 
 

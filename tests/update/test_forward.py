@@ -15,9 +15,9 @@ import covey.kernels.logits as logits_module
 from covey.kernels.head_logprobs import chunked_logprobs
 from covey.kernels.logits import Logits
 from covey.types import Completion, Prompt
-from covey.update.attention import packed_attention
-from covey.update.batch import Sample, micro_batch
 from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_logprobs
+from covey.update.micro_batch import Sample, micro_batch
+from covey.update.packed_attention import packed_attention
 from covey.update.packing import Section, pack
 from tests.tiny import KINDS, VOCABULARY, llama_sizes, tiny_model
 

@@ -7,8 +7,8 @@ import torch
 
 from covey.errors import ConfigError
 from covey.metrics import Mean
-from covey.update.batch import micro_batch
 from covey.update.losses.clipped import Clipped
+from covey.update.micro_batch import micro_batch
 from covey.update.objective import Objective
 from covey.update.terms import loss_terms
 from tests.terms import gradient, tensor, terms

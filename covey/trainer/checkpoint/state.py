@@ -27,7 +27,7 @@ from covey.rewards.mixture import Mixture
 from covey.trainer.nonfinite import Guard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
-from covey.update.window import Window
+from covey.update.rollout_buffer import Window
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     L_{i,t} = 0 for the chosen tokens, the clipped loss elsewhere
 
-The entropy falls with the covariance of advantage and log-probability; see `covey.update.selection` for the choice
+The entropy falls with the covariance of advantage and log-probability; see `covey.update.token_selection` for the choice
 (`covariance_share` of the tokens, between `covariance_low` and `covariance_high`).
 """
 

@@ -2,7 +2,7 @@
 
     L_{i,t} = -r A + c |l - o| for the chosen tokens, -r A elsewhere
 
-No ratio is clipped. See `covey.update.selection` for the choice (`covariance_share` of the tokens); c is `kl_cov_coef`.
+No ratio is clipped. See `covey.update.token_selection` for the choice (`covariance_share` of the tokens); c is `kl_cov_coef`.
 Before the policy has moved l = o and the term has no gradient: it acts where a sample is trained on more than once, or in
 more than one optimizer step.
 """

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from covey.errors import CheckpointError
-from covey.update.batch import MicroBatch
+from covey.update.micro_batch import MicroBatch
 
 
 class Window:

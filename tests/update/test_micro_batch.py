@@ -2,7 +2,7 @@
 
 import torch
 
-from covey.update.batch import micro_batch, samples_of
+from covey.update.micro_batch import micro_batch, samples_of
 
 
 def test_samples_keep_order_group_and_advantage(scored):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.update.batch import MicroBatch
+from covey.update.micro_batch import MicroBatch
 
 TIE = 1e-5
 """Values this close to the last one chosen tie with it. The first tokens of a group are drawn from one distribution, and

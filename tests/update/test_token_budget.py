@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from covey.update.batch import MicroBatch
-from covey.update.budget import Budget, is_out_of_memory, tokens_read
+from covey.update.micro_batch import MicroBatch
+from covey.update.token_budget import Budget, is_out_of_memory, tokens_read
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from covey.errors import CheckpointError
-from covey.update.batch import micro_batch
-from covey.update.window import Window
+from covey.update.micro_batch import micro_batch
+from covey.update.rollout_buffer import Window
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 
 from covey.errors import warn
-from covey.update.batch import MicroBatch
-from covey.update.budget import Budget, free_memory, is_out_of_memory
+from covey.update.micro_batch import MicroBatch
+from covey.update.token_budget import Budget, free_memory, is_out_of_memory
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from covey.metrics import Mean
-from covey.update.batch import MicroBatch, Sample, micro_batch
 from covey.update.kl import Estimator, completion_divergences, k3
+from covey.update.micro_batch import MicroBatch, Sample, micro_batch
 from covey.update.reference import Reference
-from covey.update.selection import Selection
 from covey.update.terms import loss_terms
+from covey.update.token_selection import Selection
 
 Logprobs = Callable[[nn.Module, MicroBatch], tuple[Tensor, Tensor]]
 """A model's log-probabilities and entropies of a micro-batch's tokens."""

@@ -68,7 +68,7 @@ class MicroBatch:
     reference: Tensor | None = None
     """Log-probabilities under the reference, shape (tokens,); None: not needed."""
     is_forking: Tensor | None = None
-    """Tokens among those of highest entropy, shape (tokens,), bool; None: not asked for. See `covey.update.selection`."""
+    """Tokens among those of highest entropy, shape (tokens,), bool; None: not asked for. See `covey.update.token_selection`."""
     is_covariant: Tensor | None = None
     """Tokens among those of highest covariance, shape (tokens,), bool; None: not asked for."""
     rows: tuple[int, ...] = ()

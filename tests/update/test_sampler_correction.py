@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from covey.update.correction import (
+from covey.update.losses.clipped import Clipped
+from covey.update.objective import Objective
+from covey.update.sampler_correction import (
     Correction,
     gap_metrics,
     importance_weights,
     off_policy_mask,
     weight_metrics,
 )
-from covey.update.losses.clipped import Clipped
-from covey.update.objective import Objective
 from tests.terms import terms
 
 # o - b; weights 1, 3.320117, 0.449329; product 1.491825

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.update.batch import micro_batch
 from covey.update.losses.clipped import Clipped
+from covey.update.micro_batch import micro_batch
 from covey.update.objective import Objective
-from covey.update.selection import Selection, high_covariance, top_entropy
+from covey.update.token_selection import Selection, high_covariance, top_entropy
 from tests.ranks import alone, on_ranks
 from tests.terms import tensor, terms
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from covey.update.batch import MicroBatch
+from covey.update.micro_batch import MicroBatch
 
 ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "out of memory")
 """What allocators without an error class of their own say in a RuntimeError."""

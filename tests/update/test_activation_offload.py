@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from covey.update import offload
-from covey.update.offload import offloaded
+from covey.update import activation_offload as offload
+from covey.update.activation_offload import offloaded
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="activations of a GPU are offloaded")
 
