@@ -26,9 +26,9 @@ from transformers import TrainerCallback
 
 import covey.trainer.recording
 from covey import GRPOConfig, GRPOTrainer
-from covey.runs.display import Display
 from covey.runs.hints.watch import HintWatch
-from covey.runs.writer import RunWriter
+from covey.runs.record.writer import RunWriter
+from covey.runs.terminal.display import Display
 from covey.tasks import quickstart
 from covey.trainer.recording import Recording
 

@@ -55,7 +55,7 @@ def _print(name: str, state: str, watch: HintWatch) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from covey.runs.visible import visible
+    from covey.runs.terminal.visible import visible
 
     console = Console(highlight=False)
     styles = {"problem": "bold red", "warning": "bold yellow", "note": "bold cyan"}

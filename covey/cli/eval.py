@@ -300,6 +300,6 @@ def _changes_table(changes: Sequence[Change]) -> Any:
 def _label(row: Any) -> Any:
     from rich.text import Text
 
-    from covey.runs.visible import visible
+    from covey.runs.terminal.visible import visible
 
     return Text(visible(row.name if row.task is None else f"{row.task}: {row.name}"))

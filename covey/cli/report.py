@@ -43,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
-    from covey.runs import schema
+    from covey.runs.record import schema
     from covey.runs.report import write_report
 
     try:

@@ -13,7 +13,7 @@ from covey.cli.arguments import add_verb
 from covey.errors import ConfigError, CoveyError
 
 if TYPE_CHECKING:
-    from covey.rescore import Rescored, WhatIf
+    from covey.runs.what_if import Rescored, WhatIf
 
 HELP = "score the recorded groups of a run another way, and show which samples change sign"
 
@@ -64,8 +64,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Rescore and print what changes."""
-    from covey.rescore import rescore
     from covey.runs import open as open_run
+    from covey.runs.what_if import rescore
 
     try:
         record = open_run(args.run)
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def what_if(args: argparse.Namespace) -> WhatIf:
     """What the options say is to be different."""
-    from covey.rescore import WhatIf
+    from covey.runs.what_if import WhatIf
 
     return WhatIf(
         weights={name: _number(value, name) for name, value in map(_pair, args.weight)},

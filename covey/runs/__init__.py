@@ -4,8 +4,8 @@ import covey.runs
 run = covey.runs.open("quickstart-run")
 """
 
-from covey.runs.reader import Run
-from covey.runs.reader import open_run as open
-from covey.runs.writer import RunWriter
+from covey.runs.record.reader import Run
+from covey.runs.record.reader import open_run as open
+from covey.runs.record.writer import RunWriter
 
 __all__ = ["Run", "RunWriter", "open"]

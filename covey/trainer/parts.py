@@ -13,7 +13,7 @@ from covey.config import GRPOConfig
 from covey.errors import ConfigError
 from covey.models import loading
 from covey.rewards.mixture import Mixture
-from covey.runs.environment import dataset_facts, model_facts
+from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
 from covey.score.advantages import Scale

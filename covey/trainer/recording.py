@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from covey.plan import Plan
-from covey.runs import schema
-from covey.runs.completions import CompletionLog, completion_rows
-from covey.runs.display import Display
 from covey.runs.hints.watch import HintWatch
-from covey.runs.tables import printed, send
-from covey.runs.writer import End, RunWriter
+from covey.runs.record import schema
+from covey.runs.record.completions import CompletionLog, completion_rows
+from covey.runs.record.tables import printed, send
+from covey.runs.record.writer import End, RunWriter
+from covey.runs.terminal.display import Display
 from covey.trainer.session import RunSession
 from covey.types import ScoredGroup
 

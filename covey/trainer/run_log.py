@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from covey.metrics import PHASES, Ledger, Mean, Metric
-from covey.runs.writer import End
+from covey.runs.record.writer import End
 from covey.trainer.recording import Recording
 
 

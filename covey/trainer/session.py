@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.runs.display import Display
-from covey.runs.group_statistics import group_statistics
 from covey.runs.hints import Hint, HintWatch
-from covey.runs.writer import End, RunWriter
+from covey.runs.record.group_statistics import group_statistics
+from covey.runs.record.writer import End, RunWriter
+from covey.runs.terminal.display import Display
 from covey.types import ScoredGroup
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.runs.group_statistics import group_statistics
 from covey.runs.hints import RULES, HintWatch, watch_record
 from covey.runs.hints.history import MAX_POINTS, History, change
+from covey.runs.record.group_statistics import group_statistics
 from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, open_writer, settings_of, write_run
 
 STORY = Story(steps=60, prompts_per_step=4, group_size=6)

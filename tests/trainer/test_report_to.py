@@ -124,7 +124,7 @@ def test_logging_steps_says_when(tmp_path, capsys):
 
 
 def test_a_completion_cannot_give_orders_to_the_terminal(tmp_path):
-    from covey.runs.tables import printed
+    from covey.runs.record.tables import printed
 
     row = {
         "reward": None,
@@ -145,7 +145,7 @@ def test_a_number_of_completions_below_zero_is_refused(tmp_path):
 def test_the_table_of_tensorboard_holds_no_markup_of_a_completion():
     from types import SimpleNamespace
 
-    from covey.runs.tables import send
+    from covey.runs.record.tables import send
 
     said = []
     writer = SimpleNamespace(add_text=lambda name, text, step: said.append(text), flush=lambda: None)

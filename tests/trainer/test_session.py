@@ -5,8 +5,8 @@ import io
 from rich.console import Console
 
 import covey.runs
-from covey.runs.display import Display
 from covey.runs.hints import HintWatch, watch_record
+from covey.runs.terminal.display import Display
 from covey.trainer.session import RunSession
 from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, scored_group, settings_of
 
@@ -18,7 +18,7 @@ def go(session, steps=30):
     for step in range(1, steps + 1):
         groups = batch(STORY, step)
         session.groups(step, groups)
-        from covey.runs.group_statistics import group_statistics
+        from covey.runs.record.group_statistics import group_statistics
 
         found = metrics(STORY, step, groups, group_statistics(groups, [None] * len(groups)))
         new += session.step(step, found, {"sample": 1.0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History
 from covey.runs.hints.target import target_change
-from covey.runs.phrases import number, percent
+from covey.runs.terminal.phrases import number, percent
 
 FEW = 5
 """Steps over which something has to hold that should not hold even briefly."""

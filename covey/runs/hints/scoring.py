@@ -7,8 +7,8 @@ import math
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History, Range
 from covey.runs.hints.target import Measured, independent_metrics
-from covey.runs.phrases import number, percent
 from covey.runs.statistics import wilson_interval
+from covey.runs.terminal.phrases import number, percent
 
 SEVERAL = 10
 """Steps over which something has to hold that may well hold for a few."""

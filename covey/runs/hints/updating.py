@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History
-from covey.runs.phrases import number, percent
+from covey.runs.terminal.phrases import number, percent
 
 FEW = 5
 SEVERAL = 10

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covey.runs import schema
-from covey.runs.header import read_header
 from covey.runs.hints import sampling, scoring, updating
 from covey.runs.hints.hint import SEVERITIES, Finding, Hint, Rule
 from covey.runs.hints.history import Evaluation, History
-from covey.runs.jsonl import read_lines
-from covey.runs.reader import read_evaluations
+from covey.runs.record import schema
+from covey.runs.record.header import read_header
+from covey.runs.record.jsonl import read_lines
+from covey.runs.record.reader import read_evaluations
 
 RULES: tuple[Rule, ...] = tuple(
     value

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.runs import segments
+from covey.runs.record import segments
 from covey.runs.report.columns import (
     CHUNK,
     HAS_TEXT,

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from covey.runs import schema, segments
-from covey.runs.reader import read_evaluations
+from covey.runs.record import schema, segments
+from covey.runs.record.reader import read_evaluations
+from covey.runs.record.resume import evaluation_file
 from covey.runs.report.curves import short
-from covey.runs.resume import evaluation_file
 from covey.runs.statistics import (
     Interval,
     bootstrap_interval,

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from covey import __version__
-from covey.runs import schema
-from covey.runs.header import read_header
+from covey.runs.record import schema
+from covey.runs.record.header import read_header
 from covey.runs.report.embed import Blobs, embed
 from covey.runs.report.summary import RunSummary, sources
-from covey.runs.visible import visible
+from covey.runs.terminal.visible import visible
 
 MAX_MEGABYTES = 64.0
 """Default bound of the completions in a page, in 10^6 bytes."""

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from covey.runs import segments
-from covey.runs.header import read_header
+from covey.runs.record import segments
+from covey.runs.record.header import read_header
 from covey.runs.report.columns import (
     CHUNK,
     Column,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from covey.runs import schema
+from covey.runs.record import schema
 from covey.runs.report.page import assets, document, policy
 from covey.runs.report.served import ServedRun
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from covey.runs import schema
-from covey.runs.header import read_header
 from covey.runs.hints.watch import begin_watch, replay, stride_for
-from covey.runs.jsonl import Tail, finite, read_lines
-from covey.runs.reader import read_events, run_state
+from covey.runs.record import schema
+from covey.runs.record.header import read_header
+from covey.runs.record.jsonl import Tail, finite, read_lines
+from covey.runs.record.reader import read_events, run_state
 from covey.runs.report.curves import curves
 from covey.runs.report.evaluations import Evaluations
 from covey.runs.report.failures import failures

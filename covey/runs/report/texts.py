@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.runs import schema, segments
-from covey.runs.reader import read_evaluations
+from covey.runs.record import schema, segments
+from covey.runs.record.reader import read_evaluations
+from covey.runs.record.resume import evaluation_file
 from covey.runs.report.summary import TRAINING
-from covey.runs.resume import evaluation_file
 
 
 def source_paths(folder: Path, source: str) -> list[Path]:

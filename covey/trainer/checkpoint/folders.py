@@ -19,8 +19,8 @@ from pathlib import Path
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from covey.runs import schema
-from covey.runs.header import free_name, stamp_of, start_stamp
+from covey.runs.record import schema
+from covey.runs.record.header import free_name, stamp_of, start_stamp
 from covey.trainer.checkpoint.manifest import damage, read_manifest, sync
 
 STAGING = "_saving"

@@ -14,7 +14,7 @@ import covey.runs
 from covey.runs.report import write_report
 from covey.runs.report.page import assets
 from covey.runs.report.server import ReportServer
-from covey.runs.visible import visible
+from covey.runs.terminal.visible import visible
 from tests.runs.report.conftest import Browser
 from tests.runs.synthetic import (
     HOSTILE,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.runs import segments
+from covey.runs.record import segments
 from covey.runs.report.columns import CHUNK, Index
 from covey.runs.report.embed import embed
 from covey.runs.report.served import ServedSource

@@ -170,8 +170,8 @@ def end_of(trainer: Any, folder: Path) -> dict[str, Any]:
     """All that two runs must have in common: weights, logged numbers, the record, completions."""
     import hashlib
 
-    from covey.runs.jsonl import read_lines
-    from covey.runs.segments import read_groups
+    from covey.runs.record.jsonl import read_lines
+    from covey.runs.record.segments import read_groups
 
     weights = hashlib.sha256()
     for name, parameter in trainer.model.named_parameters():
@@ -213,7 +213,7 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
 
     import torch
 
-    from covey.runs.jsonl import JsonLines
+    from covey.runs.record.jsonl import JsonLines
     from covey.trainer.checkpoint import folders, manifest
     from covey.trainer.checkpoint.saving import WholeCheckpoints
 

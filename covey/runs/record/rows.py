@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.runs.jsonl import encode, finite
-from covey.runs.schema import COMPLETION_LEVEL, GROUP_LEVEL
+from covey.runs.record.jsonl import encode, finite
+from covey.runs.record.schema import COMPLETION_LEVEL, GROUP_LEVEL
 from covey.types import Completion, Prompt, ScoredGroup
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import covey.runs
-from covey.runs import segments
-from covey.runs.jsonl import encode, read_lines
+from covey.runs.record import segments
+from covey.runs.record.jsonl import encode, read_lines
 from tests.runs.synthetic import Story, open_writer, record_step, write_run
 
 SHORT = Story(steps=8, prompts_per_step=3, group_size=4, evaluate_every=4, eval_prompts=5)
@@ -115,16 +115,16 @@ def test_a_process_number_that_was_given_to_another_process_is_not_the_run(tmp_p
     open_writer(tmp_path / "record", SHORT)
     run = covey.runs.open(tmp_path)
     assert run.state == "running"
-    monkeypatch.setattr("covey.runs.reader.process_start", lambda pid: "another time")
+    monkeypatch.setattr("covey.runs.record.reader.process_start", lambda pid: "another time")
     assert run.state == "killed"
 
 
 def test_a_run_on_another_machine_is_judged_by_its_last_write(tmp_path, monkeypatch):
     open_writer(tmp_path / "record", SHORT)
     run = covey.runs.open(tmp_path)
-    monkeypatch.setattr("covey.runs.reader.platform.node", lambda: "another-machine")
+    monkeypatch.setattr("covey.runs.record.reader.platform.node", lambda: "another-machine")
     assert run.state == "running"
-    monkeypatch.setattr("covey.runs.reader.time.time", lambda: time.time_ns() / 1e9 + 7200)
+    monkeypatch.setattr("covey.runs.record.reader.time.time", lambda: time.time_ns() / 1e9 + 7200)
     assert run.state == "killed"
 
 

@@ -1,6 +1,6 @@
 """What if: advantages and losses of recorded groups under other weights, estimators, filters or a changed reward.
 
-    from covey.rescore import WhatIf, rescore
+    from covey.runs.what_if import WhatIf, rescore
 
     changed = rescore("quickstart-run", WhatIf(weights={"format": 0.0}))
     print(changed.summary())
@@ -27,7 +27,7 @@ from covey.errors import ConfigError, RewardError, warn
 from covey.rewards.contract import Reward
 from covey.rewards.evaluate import evaluate
 from covey.runs import Run
-from covey.runs.regroup import regroup
+from covey.runs.record.regroup import regroup
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import BASELINES, Outcomes, estimator
 from covey.score.scorer import reward_batch

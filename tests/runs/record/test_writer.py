@@ -15,8 +15,8 @@ import pytest
 
 import covey.runs
 from covey.errors import ConfigError, CoveyWarning
-from covey.runs import segments
-from covey.runs.reader import read_prompt
+from covey.runs.record import segments
+from covey.runs.record.reader import read_prompt
 from covey.types import Completion, Group, Prompt, Score
 from tests.runs.synthetic import (
     HOSTILE,
@@ -326,7 +326,7 @@ def test_failures_of_a_reward_are_one_event_per_step_with_count_and_traceback(tm
 
 def test_a_long_error_keeps_its_end():
     story = replace(SHORT, failure_rate=0.0)
-    from covey.runs.rows import group_line
+    from covey.runs.record.rows import group_line
 
     group = scored_group(story, 1, 0, 2)
     scores = dict(group.scores) | {

@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.metrics import PHASES
-from covey.runs.phrases import duration, number, percent
-from covey.runs.sparkline import Curve, sparkline
-from covey.runs.visible import excerpt, visible
+from covey.runs.terminal.phrases import duration, number, percent
+from covey.runs.terminal.sparkline import Curve, sparkline
+from covey.runs.terminal.visible import excerpt, visible
 from covey.types import ScoredGroup
 
 BUDGET = 0.01

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from covey.errors import warn
-from covey.runs import schema, segments
-from covey.runs.environment import process_facts
-from covey.runs.group_statistics import group_statistics
-from covey.runs.header import (
+from covey.runs.record import schema, segments
+from covey.runs.record.environment import process_facts
+from covey.runs.record.group_statistics import group_statistics
+from covey.runs.record.header import (
     completions_share,
     move_aside,
     new_header,
@@ -32,9 +32,9 @@ from covey.runs.header import (
     settings_changes,
     write_header,
 )
-from covey.runs.jsonl import JsonLines
-from covey.runs.resume import drop_after, evaluation_file
-from covey.runs.rows import group_line, table
+from covey.runs.record.jsonl import JsonLines
+from covey.runs.record.resume import drop_after, evaluation_file
+from covey.runs.record.rows import group_line, table
 from covey.types import Prompt, ScoredGroup
 
 End = Literal["finished", "interrupted", "failed"]

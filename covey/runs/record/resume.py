@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.runs import schema, segments
-from covey.runs.jsonl import keep_lines
+from covey.runs.record import schema, segments
+from covey.runs.record.jsonl import keep_lines
 
 
 def drop_after(folder: Path, step: int) -> int:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from covey.runs.environment import (
+from covey.runs.record.environment import (
     _command,
     dataset_facts,
     environment,
@@ -20,7 +20,7 @@ def test_python_libraries_and_machine_are_there_and_can_be_said_in_json():
 
 
 def test_asking_for_the_environment_imports_no_torch():
-    code = "import sys; from covey.runs.environment import environment as e; e(); assert 'torch' not in sys.modules"
+    code = "import sys; from covey.runs.record.environment import environment as e; e(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from covey.runs.reader import read_prompt
+from covey.runs.record.reader import read_prompt
 from covey.types import Completion, Group, Prompt
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from covey.runs.display import Display
-from covey.runs.group_statistics import group_statistics
+from covey.runs.record.group_statistics import group_statistics
+from covey.runs.terminal.display import Display
 from covey.types import Completion, Score
 from tests.runs.synthetic import HOSTILE, WEIGHTS, Story, batch, metrics, with_advantages
 

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from covey.runs.group_statistics import clustered_mean, group_statistics
+from covey.runs.record.group_statistics import clustered_mean, group_statistics
 from covey.types import Completion, Group, Prompt, Score
 from tests.runs.synthetic import WEIGHTS, Story, batch, with_advantages
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.runs.jsonl import JsonLines, read_lines
-from covey.runs.rows import table
+from covey.runs.record.jsonl import JsonLines, read_lines
+from covey.runs.record.rows import table
 
 if TYPE_CHECKING:
     import pyarrow as pa

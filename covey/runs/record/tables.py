@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from covey.runs.visible import visible
+from covey.runs.terminal.visible import visible
 
 Row = Mapping[str, Any]
 """One completion, as in completions.jsonl."""

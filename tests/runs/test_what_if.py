@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from covey.errors import ConfigError, CoveyWarning, RewardError
-from covey.rescore import WhatIf, rescore
 from covey.rewards.contract import Reward
 from covey.runs import RunWriter
+from covey.runs.what_if import WhatIf, rescore
 from covey.score.estimators import Outcomes, estimator
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping

@@ -17,12 +17,12 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from covey.runs import schema, segments
-from covey.runs.environment import process_start
-from covey.runs.header import read_header
-from covey.runs.jsonl import read_lines
-from covey.runs.resume import evaluation_file
-from covey.runs.rows import table
+from covey.runs.record import schema, segments
+from covey.runs.record.environment import process_start
+from covey.runs.record.header import read_header
+from covey.runs.record.jsonl import read_lines
+from covey.runs.record.resume import evaluation_file
+from covey.runs.record.rows import table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ class Run:
         return _by_step({**_flat(line, "metrics"), **_flat(line, "seconds", "seconds/")} for line in lines)
 
     def statistics(self) -> pd.DataFrame:
-        """One row per sampled batch, indexed by step: means with standard errors (`covey.runs.group_statistics`)."""
+        """One row per sampled batch, indexed by step: means with standard errors (`covey.runs.record.group_statistics`)."""
         return _by_step(_flat(line, "numbers") for line in read_lines(self.folder / schema.STATISTICS))
 
     def completions(

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
-from covey.runs import schema
-from covey.runs.environment import environment as find_environment
-from covey.runs.environment import git_state, without_secrets
-from covey.runs.jsonl import encode, read_lines
+from covey.runs.record import schema
+from covey.runs.record.environment import environment as find_environment
+from covey.runs.record.environment import git_state, without_secrets
+from covey.runs.record.jsonl import encode, read_lines
 
 
 def new_header(
