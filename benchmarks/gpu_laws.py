@@ -25,7 +25,8 @@ from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling
 from covey.types import Completion, Prompt
 from covey.update.forward import Forward
-from covey.update.micro_batch import Sample, micro_batch
+from covey.update.micro_batch import micro_batch
+from covey.update.samples import Sample
 from tests.tiny import EOS, PAD, VOCABULARY, tiny_model, tiny_policy
 
 FAMILY = ("llama", "qwen2", "qwen3", "mistral")

@@ -34,7 +34,7 @@ def prompt_lengths(recipe: Recipe, loads_data: bool = True) -> Lengths:
         CoveyError: neither the data nor a limit says it.
     """
     from covey.models import loading
-    from covey.trainer.grpo_trainer import checks as setup
+    from covey.trainer import checks as setup
 
     args = recipe.config
     if not loads_data or recipe.train_dataset is None or not is_map_style(recipe.train_dataset):

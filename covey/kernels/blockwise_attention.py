@@ -14,10 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covey.update.packing import Section
-
 BLOCK = 256
 """Query tokens at a time. Keys behind a block are not looked at, which saves up to half of a long sequence."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One group within a packed row."""
+
+    start: int
+    """Where its prompt begins."""
+    prompt: int
+    """Tokens of the prompt."""
+    inputs: tuple[int, ...]
+    """Tokens of each completion that are read: all but its last."""
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.prompt + sum(self.inputs)
 
 
 @dataclass(frozen=True)

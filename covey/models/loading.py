@@ -20,8 +20,6 @@ from covey.config import ModelConfig
 from covey.config.hardware import has_cuda, has_package, use_instead
 from covey.errors import LoadingError
 from covey.models.folders import is_absent, not_loaded
-from covey.rewards.mixture import Mixture, as_rewards
-from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 
 FLASH = ("flash_attention_2", "flash_attention_3")
 
@@ -133,39 +131,6 @@ def model_name(model: str | nn.Module | ModelConfig) -> str:
         return model
     config = getattr(model, "config", None)
     return str(getattr(config, "_name_or_path", "") or "")
-
-
-def load_rewards(functions: Any, processing_classes: Any = None, device: Any = None) -> Mixture:
-    """Rewards as given: functions as they are, names and modules as reward models with their own tokenizer.
-
-    Args:
-        functions: one reward or a list of them.
-        processing_classes: tokenizers of the reward models: one for all of them, or a list with one per reward (None
-            where it is not needed).
-        device: where reward models compute.
-
-    Raises:
-        RewardError: no reward, or something that is none.
-        LoadingError: a list of tokenizers of the wrong length, or a model that is no trained reward model.
-    """
-    listed = list(functions) if isinstance(functions, list | tuple) else [functions]
-    tokenizers = processing_classes
-    if not isinstance(processing_classes, list | tuple):
-        tokenizers = [processing_classes] * len(listed)
-    if len(tokenizers) != len(listed):
-        raise LoadingError(
-            f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards. Give one per reward (None "
-            "for functions), or a single one for all."
-        )
-    return as_rewards([_reward(f, t, device) for f, t in zip(listed, tokenizers, strict=True)])
-
-
-def _reward(function: Any, tokenizer: Any, device: Any) -> Any:
-    if isinstance(function, str):
-        return load_reward_model(function, tokenizer, device=device)
-    if isinstance(function, nn.Module):
-        return RewardModel(function, load_tokenizer(tokenizer, function), device=device)
-    return function
 
 
 def with_adapter(policy: nn.Module, peft_config: Any, seed: int) -> nn.Module:

@@ -164,7 +164,7 @@ class Recipe:
             ConfigError, DatasetError: a plan that cannot be.
         """
         from covey.models import loading
-        from covey.trainer.grpo_trainer import checks as setup
+        from covey.trainer import checks as setup
 
         args = self.config
         with self.located():
@@ -230,7 +230,7 @@ class Recipe:
         Raises:
             CoveyError: with the line.
         """
-        from covey.trainer.grpo_trainer import checks as setup
+        from covey.trainer import checks as setup
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):

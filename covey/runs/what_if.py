@@ -331,8 +331,8 @@ def _weighed(
     drops_groups: bool = False,
 ) -> Scoring:
     """Losses and pulls from advantages, by the token weights of the loss."""
-    from covey.update.micro_batch import Sample  # with torch, which nothing else here needs
     from covey.update.reduction import Reduction, Totals, row_weights
+    from covey.update.samples import Sample  # with torch, which nothing else here needs
 
     lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)
     is_masked = _is_truncated(rows) & bool(settings["mask_truncated_completions"])

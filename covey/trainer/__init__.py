@@ -1,1 +1,1 @@
-"""trainer."""
+"""GRPOTrainer and the parts of it that touch `transformers.Trainer` or `GRPOConfig`; nothing else lives here."""

@@ -28,22 +28,23 @@ from covey.sample.engine import Engine, in_order
 from covey.score.counts import completion_metrics, no_task_metrics, task_metrics, token_metrics
 from covey.score.scorer import Judged
 from covey.score.signals import Signals
+from covey.trainer import checks as setup
+from covey.trainer import parts as construction
 from covey.trainer.allotment import Allotment, window_loader
 from covey.trainer.checkpoint.state import RunState, check_reward_states
 from covey.trainer.checkpoint.timing import is_over
 from covey.trainer.data import Numbered
 from covey.trainer.dynamic_sampling import refilled
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
-from covey.trainer.grpo_trainer import checks as setup
-from covey.trainer.grpo_trainer import parts as construction
 from covey.trainer.nonfinite import Guard
 from covey.trainer.recorded import RecordedTrainer
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update import build
-from covey.update.micro_batch import MicroBatch, Sample, samples_of
+from covey.update.micro_batch import MicroBatch
 from covey.update.oom_retry import Repetition
 from covey.update.reference import Reference
 from covey.update.rollout_buffer import Window
+from covey.update.samples import Sample, samples_of
 from covey.update.terms import Loss
 from covey.update.token_budget import Budget
 from covey.update.updater import Updater

@@ -10,9 +10,10 @@ from typing import Any, cast
 from torch import nn
 
 from covey.config import GRPOConfig
-from covey.errors import ConfigError
+from covey.errors import ConfigError, LoadingError
 from covey.models import loading
-from covey.rewards.mixture import Mixture
+from covey.rewards.mixture import Mixture, as_rewards
+from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
@@ -21,7 +22,7 @@ from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
 from covey.score.scorer import Judged, Scorer
 from covey.score.shaping import Shaping
-from covey.trainer.grpo_trainer import checks as setup
+from covey.trainer import checks as setup
 from covey.trainer.recording import Recording, resolved_display
 
 
@@ -48,10 +49,43 @@ def load_rewards(
     args: GRPOConfig, functions: Any, tokenizers: Any, train_dataset: Any, eval_dataset: Any
 ) -> tuple[Mixture, Mapping[str, float]]:
     """The rewards and their weights by name; every column that they need is in the datasets."""
-    rewards = loading.load_rewards(functions, tokenizers, args.device)
+    rewards = as_mixture(functions, tokenizers, args.device)
     weights = setup.reward_weights(rewards, args.reward_weights)
     setup.check_columns(rewards, train_dataset, eval_dataset)
     return rewards, weights
+
+
+def as_mixture(functions: Any, processing_classes: Any = None, device: Any = None) -> Mixture:
+    """Rewards as given: functions as they are, names and modules as reward models with their own tokenizer.
+
+    Args:
+        functions: one reward or a list of them.
+        processing_classes: tokenizers of the reward models: one for all of them, or a list with one per reward (None
+            where it is not needed).
+        device: where reward models compute.
+
+    Raises:
+        RewardError: no reward, or something that is none.
+        LoadingError: a list of tokenizers of the wrong length, or a model that is no trained reward model.
+    """
+    listed = list(functions) if isinstance(functions, list | tuple) else [functions]
+    tokenizers = processing_classes
+    if not isinstance(processing_classes, list | tuple):
+        tokenizers = [processing_classes] * len(listed)
+    if len(tokenizers) != len(listed):
+        raise LoadingError(
+            f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards. Give one per reward (None "
+            "for functions), or a single one for all."
+        )
+    return as_rewards([_reward(f, t, device) for f, t in zip(listed, tokenizers, strict=True)])
+
+
+def _reward(function: Any, tokenizer: Any, device: Any) -> Any:
+    if isinstance(function, str):
+        return load_reward_model(function, tokenizer, device=device)
+    if isinstance(function, nn.Module):
+        return RewardModel(function, loading.load_tokenizer(tokenizer, function), device=device)
+    return function
 
 
 def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[int, ...]]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from covey.update.dropping import contributing
-from covey.update.micro_batch import MicroBatch, Sample, micro_batch
+from covey.update.micro_batch import MicroBatch, micro_batch
 from covey.update.reduction import Reduction, Totals, row_weights
+from covey.update.samples import Sample
 
 Numbered = tuple[int, Sample]
 """A sample and its number within the window."""

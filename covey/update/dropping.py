@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from covey.update.micro_batch import Sample
+from covey.update.samples import Sample
 
 
 def contributing(samples: Sequence[Sample], weights: Sequence[float], every_row_is_needed: bool) -> list[int]:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from covey.metrics import Mean
 from covey.update.kl import Estimator, completion_divergences, k3
-from covey.update.micro_batch import MicroBatch, Sample, micro_batch
+from covey.update.micro_batch import MicroBatch, micro_batch
 from covey.update.reference import Reference
+from covey.update.samples import Sample
 from covey.update.terms import loss_terms
 from covey.update.token_selection import Selection
 

@@ -17,9 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from covey.kernels.blockwise_attention import blockwise_attention
+from covey.kernels.blockwise_attention import Section, blockwise_attention
 from covey.models.inspect import compute_dtype
-from covey.update.packing import Section
 
 NAME = "covey_packed"
 HARMLESS = frozenset(

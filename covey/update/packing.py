@@ -16,23 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from covey.kernels.blockwise_attention import Section
 from covey.update.micro_batch import MicroBatch
-
-
-@dataclass(frozen=True)
-class Section:
-    """One group within a packed row."""
-
-    start: int
-    """Where its prompt begins."""
-    prompt: int
-    """Tokens of the prompt."""
-    inputs: tuple[int, ...]
-    """Tokens of each completion that are read: all but its last."""
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.prompt + sum(self.inputs)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from covey.update.micro_batch import Sample
+from covey.update.samples import Sample
 
 Truncated = Literal["sequences", "tokens_and_sequences", "none"]
 

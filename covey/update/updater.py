@@ -17,10 +17,11 @@ from covey.update import old_logprobs as prepare
 from covey.update.activation_offload import offloaded
 from covey.update.assemble import assemble
 from covey.update.forward import Forward
-from covey.update.micro_batch import MicroBatch, Sample
+from covey.update.micro_batch import MicroBatch
 from covey.update.objective import Objective
 from covey.update.oom_retry import Repetition
 from covey.update.reference import Reference
+from covey.update.samples import Sample
 from covey.update.terms import Loss, loss_terms
 
 

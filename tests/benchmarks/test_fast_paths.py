@@ -7,7 +7,7 @@ import pytest
 
 from covey.cli.quickstart import make_trainer
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("way", ["on", "off"])

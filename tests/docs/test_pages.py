@@ -9,7 +9,7 @@ from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, rows, train
 from tests.update.steps import settings
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 CORRECTION = {f"importance_sampling_{name}" for name in ("correction", "mode", "cap", "floor")}
 
 

@@ -12,7 +12,8 @@ from covey.kernels import head_logprobs as head
 from covey.kernels import logits
 from covey.types import Completion, Prompt
 from covey.update.forward import Forward
-from covey.update.micro_batch import Sample, micro_batch
+from covey.update.micro_batch import micro_batch
+from covey.update.samples import Sample
 from covey.update.token_budget import Budget, tokens_read
 from tests.tiny import tiny_model
 

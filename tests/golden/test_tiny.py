@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-from golden_run import golden_rows, golden_text  # noqa: E402
+from golden_run import golden_rows, golden_text
 
 GOLDEN = Path(__file__).parent / "tiny.txt"
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import covey.kernels.blockwise_attention as module
-from covey.kernels.blockwise_attention import blocks, blockwise_attention
+from covey.kernels.blockwise_attention import Section, blocks, blockwise_attention
 from covey.update.packed_attention import _attend
-from covey.update.packing import Section
 
 SECTIONS = {
     "one group": (Section(0, 5, (4, 4, 4)),),

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.types import Completion, Prompt
-from covey.update.micro_batch import Sample
 from covey.update.reduction import Reduction, Totals, row_weights
+from covey.update.samples import Sample
 
 # Token losses of four completions; sums -1, 1.5, -0.8, 0.4, in all 0.1 over 10 tokens. The first two share a prompt, and
 # so do the last two.

@@ -3,7 +3,7 @@
 import pytest
 
 from covey.types import Completion, Group, Prompt, ScoredGroup
-from covey.update.micro_batch import Sample
+from covey.update.samples import Sample
 
 
 @pytest.fixture

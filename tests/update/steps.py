@@ -17,7 +17,8 @@ from covey import GRPOConfig
 from covey.types import Completion, Prompt
 from covey.update import build
 from covey.update.assemble import assemble
-from covey.update.micro_batch import MicroBatch, Sample
+from covey.update.micro_batch import MicroBatch
+from covey.update.samples import Sample
 from covey.update.terms import Loss, loss_terms
 from tests.ranks import Gather, on_ranks
 

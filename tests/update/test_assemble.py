@@ -44,7 +44,7 @@ def test_each_optimizer_step_has_totals_of_its_own(sample):
 @given(st.lists(st.integers(1, 9), min_size=4, max_size=4))
 def test_two_ranks_weigh_as_one_process_does(loss_type, lengths):
     from covey.types import Completion, Prompt
-    from covey.update.micro_batch import Sample
+    from covey.update.samples import Sample
 
     def build(n):
         return Sample(Prompt("p", (1,)), Completion((5,) * n, (-1.0,) * n, "", "stop"), 1.0, 0)

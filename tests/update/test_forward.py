@@ -12,13 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import covey.kernels.head_logprobs as head_module
 import covey.kernels.logits as logits_module
+from covey.kernels.blockwise_attention import Section
 from covey.kernels.head_logprobs import chunked_logprobs
 from covey.kernels.logits import Logits
 from covey.types import Completion, Prompt
 from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_logprobs
-from covey.update.micro_batch import Sample, micro_batch
+from covey.update.micro_batch import micro_batch
 from covey.update.packed_attention import packed_attention
-from covey.update.packing import Section, pack
+from covey.update.packing import pack
+from covey.update.samples import Sample
 from tests.tiny import KINDS, VOCABULARY, llama_sizes, tiny_model
 
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from covey.update.micro_batch import micro_batch, samples_of
+from covey.update.micro_batch import micro_batch
+from covey.update.samples import samples_of
 
 
 def test_samples_keep_order_group_and_advantage(scored):

@@ -1,1 +1,1 @@
-"""terminal."""
+"""The live display of a run in a terminal."""

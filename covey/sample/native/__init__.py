@@ -1,1 +1,1 @@
-"""native."""
+"""Covey's own sampling engine, on nothing but PyTorch and transformers."""

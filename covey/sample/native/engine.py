@@ -18,12 +18,12 @@ from torch import nn
 
 from covey.errors import EngineError, warn
 from covey.models.inspect import compute_dtype, innermost
+from covey.sample.native import selfcheck
 from covey.sample.native.any_model import sample_generally
 from covey.sample.native.architectures import why_not
 from covey.sample.native.batch import coarse
 from covey.sample.native.cuda_graphs import Graphs
 from covey.sample.native.decode_loop import Limits, layout_of, sample_fast
-from covey.sample.native.engine import selfcheck
 from covey.sample.native.memory_budget import cache_budget
 from covey.sample.native.merged_weights import is_sharded
 from covey.sample.native.prompt_lookup import Memory

@@ -10,12 +10,12 @@ from peft import LoraConfig, get_peft_model
 
 from covey.kernels import linear as projections
 from covey.sample.engine import in_order
+from covey.sample.native import cuda_graphs as graphs
+from covey.sample.native import engine as native
+from covey.sample.native import weights as weights_module
 from covey.sample.native.cuda_graphs import Graphs
 from covey.sample.native.decode_loop import Limits, layout_of, sample_fast
 from covey.sample.native.engine import NativeEngine
-from covey.sample.native.engine import cuda_graphs as graphs
-from covey.sample.native.engine import engine as native
-from covey.sample.native.engine import weights as weights_module
 from covey.sample.native.weights import refill, weights_of
 from covey.sample.sampling import Sampling
 from covey.types import Prompt

@@ -13,9 +13,9 @@ from peft import LoraConfig, get_peft_model
 
 from covey.errors import CoveyWarning, EngineError
 from covey.sample.engine import in_order
+from covey.sample.native import decode_loop as fast
+from covey.sample.native import engine as native
 from covey.sample.native.engine import NativeEngine
-from covey.sample.native.engine import decode_loop as fast
-from covey.sample.native.engine import engine as native
 from covey.sample.sampling import Sampling
 from covey.types import Prompt
 from tests.tiny import EOS, PAD, tiny_model

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from covey.sample.engine import in_order
+from covey.sample.native import decode_loop as fast
 from covey.sample.native.engine import NativeEngine
-from covey.sample.native.engine import decode_loop as fast
 from covey.sample.native.llama import Llama
 from covey.sample.native.prompt_lookup import MATCHED, PAUSE, REMEMBERED, ROWS, Gauge, Index, Memory
 from covey.sample.sampling import Sampling

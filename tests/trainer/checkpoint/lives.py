@@ -26,7 +26,7 @@ from typing import Any
 
 from covey.errors import CoveyWarning
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CLOCKS = ("time/", "step_time", "memory/", "train_runtime", "train_samples", "train_steps")
 STEPS = 6
 

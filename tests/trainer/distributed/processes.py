@@ -11,7 +11,7 @@ import torch
 
 from tests.trainer.distributed.worker import work
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run(processes, folder, out, **settings):
