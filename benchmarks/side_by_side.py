@@ -1,11 +1,20 @@
-"""What benchmarks share that run rivals in processes of their own: clock, memory, a worker's environment, options, rows."""
+"""Shared parts of benchmarks that run rivals in processes of their own, and the comparison of two checkouts of Covey.
+
+git worktree add ../before REVISION
+python benchmarks/side_by_side.py --against ../before        processor seconds per step of both, and their ratio
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -63,3 +72,111 @@ def report(rows: Iterable[dict[str, Any]], show: Callable[[dict[str, Any]], None
         seen.append(row)
         if path:
             Path(path).write_text(json.dumps(seen, indent=1))
+
+
+# --- two checkouts of Covey, step by step ---------------------------------------------------------------------------------
+
+MARK = "seconds per step: "
+PAIRS = [
+    ("red apple", "green pear"),
+    ("old book", "new song"),
+    ("big dog", "small cat"),
+    ("warm sun", "cold moon"),
+]
+
+
+def train_steps(model: str, folder: str, steps: int, threads: int) -> list[float]:
+    """Train the policy for some steps by Covey's public names alone; return the seconds of each step."""
+    import torch
+    from datasets import Dataset
+    from transformers import TrainerCallback
+
+    from covey import GRPOConfig, GRPOTrainer
+
+    torch.set_num_threads(threads)
+    moments: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            moments.append(time.process_time())
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            moments.append(time.process_time())
+
+    def brief(completions: list[Any], **_: Any) -> list[float]:
+        return [-len(str(c)) / 1000 for c in completions]
+
+    text = "Write one friendly sentence about a {} and a {}."
+    prompts = [[{"role": "user", "content": text.format(*PAIRS[i % 4])}] for i in range(12 * steps)]
+    args = GRPOConfig(
+        output_dir=folder,
+        max_steps=steps,
+        num_generations=8,
+        per_device_train_batch_size=32,
+        gradient_accumulation_steps=3,
+        max_completion_length=96,
+        learning_rate=1e-6,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(model, brief, args, Dataset.from_list([{"prompt": p} for p in prompts]))
+    trainer.add_callback(Clock())
+    trainer.train()
+    return [b - a for a, b in itertools.pairwise(moments)]
+
+
+def compare(here: Path, against: Path, model: str, steps: int, rounds: int, threads: int) -> None:
+    """Print the seconds per step of two checkouts, called in turn, and the ratio of their medians."""
+    seconds: dict[Path, list[float]] = {here: [], against: []}
+    for number in range(rounds):
+        for checkout in (here, against) if number % 2 == 0 else (against, here):
+            command = [
+                sys.executable,
+                __file__,
+                "--steps",
+                str(steps),
+                "--threads",
+                str(threads),
+                "--model",
+                model,
+            ]
+            done = subprocess.run(
+                [*command, "--train"],
+                env=environment(threads, PYTHONPATH=str(checkout)),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            (line,) = [x for x in done.stdout.splitlines() if x.startswith(MARK)]
+            seconds[checkout] += json.loads(line[len(MARK) :])[1:]  # the first one warms up
+    medians = {checkout: statistics.median(found) for checkout, found in seconds.items()}
+    for checkout, found in seconds.items():
+        print(f"{medians[checkout]:8.3f} s per step, {len(found)} steps  {checkout}")
+    print(f"{medians[here] / medians[against]:8.3f} times the other checkout's")
+
+
+def main() -> None:
+    """Compare this checkout with another one, in processor seconds per optimizer step."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    here = Path(__file__).resolve().parents[1]
+    parser.add_argument("--against", type=Path, help="another checkout of Covey, for instance a git worktree")
+    parser.add_argument("--model", default=str(here / "covey" / "assets" / "policy"))
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.train:
+        with tempfile.TemporaryDirectory() as folder:
+            print(MARK + json.dumps(train_steps(given.model, folder, given.steps, given.threads)))
+    elif given.against is None:
+        parser.error("--against names the checkout to compare with")
+    else:
+        compare(here, given.against.resolve(), given.model, given.steps, given.rounds, given.threads)
+
+
+if __name__ == "__main__":
+    main()
