@@ -43,3 +43,14 @@ def test_the_tree_in_the_readme_is_the_tree():
     there = {p.name + ("/" if p.is_dir() else "") for p in (ROOT / "covey").iterdir()}
     there -= {"__init__.py", "__main__.py", "__pycache__/", "py.typed"}
     assert named == there
+
+
+def test_every_path_that_a_page_names_is_there():
+    """Folders that a page announces are named with the words "gets a folder" or under a heading of what one adds."""
+    missing = [
+        f"{page.name}: {path}"
+        for page in [*PAGES, ROOT / "CONTRIBUTING.md"]
+        for path in re.findall(r"`((?:covey|tests|tools|benchmarks|docs|recipes|examples)/[\w./]+)`", page.read_text())
+        if "yours" not in path and path not in ("covey/tools/",) and not (ROOT / path).exists()
+    ]
+    assert missing == []
