@@ -17,13 +17,13 @@ from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
-from covey.score.advantages import Scale
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
 from covey.score.scorer import Judged, Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks as setup
 from covey.trainer.recording import Recording, resolved_display
+from covey.types import Scale
 
 
 @dataclass(frozen=True)
