@@ -358,4 +358,6 @@ def test_a_fault_that_comes_back_is_a_new_hint():
     flat_run(watch, [1])
     for step in range(2, 40):
         watch.step(step, {"frac_reward_zero_std": 0.0, "reward": 0.5})
-    assert [name for name in flat_run(watch, range(40, 60)) if name == "no_group_has_spread"] == ["no_group_has_spread"]
+    assert [name for name in flat_run(watch, range(40, 60)) if name == "no_group_has_spread"] == [
+        "no_group_has_spread"
+    ]
