@@ -41,8 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Merge and say where the model is."""
-    from covey.models import loading
-    from covey.models.loading import resolved_dtype
+    from covey.models.adapters import load_adapter, merge_adapter
+    from covey.models.loading import load_tokenizer, resolved_dtype
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
         )
         return 2
     dtype = resolved_dtype(args.dtype)
-    policy: Any = loading.load_adapter(args.adapter, args.base, _base_kwargs(args))
+    policy: Any = load_adapter(args.adapter, args.base, _base_kwargs(args))
     base = args.base or policy.peft_config["default"].base_model_name_or_path
     own = (Path(args.adapter) / "tokenizer_config.json").exists()
-    tokenizer = loading.load_tokenizer(None, args.adapter if own else base, args.trust_remote_code)
-    loading.merge_adapter(policy, args.out, tokenizer, keep=False, dtype=dtype or _saved_dtype(base, args))
+    tokenizer = load_tokenizer(None, args.adapter if own else base, args.trust_remote_code)
+    merge_adapter(policy, args.out, tokenizer, keep=False, dtype=dtype or _saved_dtype(base, args))
     print(f"{args.out}: {base} with {args.adapter} merged into it")
     return 0
 
