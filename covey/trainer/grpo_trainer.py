@@ -27,7 +27,6 @@ from covey.rewards.mixture import Mixture
 from covey.sample.engine import Engine, in_order
 from covey.score.counts import completion_metrics, no_task_metrics, task_metrics, token_metrics
 from covey.score.scorer import Judged
-from covey.score.signals import Signals
 from covey.trainer import checks as setup
 from covey.trainer import parts as construction
 from covey.trainer.allotment import Allotment, window_loader
@@ -164,7 +163,6 @@ class GRPOTrainer(RecordedTrainer):
         self.has_signal = construction.signal_test(self.args, weights)
         self.rewards = rewards
         self.scorer = construction.make_scorer(self.args, rewards, weights, self._exchange)
-        self.signals = Signals()
 
     def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
         args = self.args
@@ -232,7 +230,6 @@ class GRPOTrainer(RecordedTrainer):
         with self.books.timed("score"):
             scored, metrics = self.scorer.settle(judged)
         self.books.note(metrics)
-        self.signals.check(scored, self.state.global_step)
         return scored
 
     def _attempt(self, prompts: Sequence[Prompt]) -> list[Judged]:

@@ -193,7 +193,8 @@ def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> d
 def is_worse(change: Change) -> bool:
     """Return whether the weighted reward over all prompts fell, and not by chance."""
     is_total = change.task is None and change.name == "reward"
-    return is_total and change.test.difference < 0 and change.test.p_value < SIGNIFICANT
+    test = change.comparison.test
+    return is_total and test.difference < 0 and test.p_value < SIGNIFICANT
 
 
 def write_measured(path: Path, model: str, measured: Mapping[str, Measured]) -> None:
@@ -229,13 +230,16 @@ def as_json(
     }
     if not changes:
         return {"model": model, "sets": sets}
-    tests = {name: [{**vars(c), "test": asdict(c.test)} for c in part] for name, part in changes.items()}
+    tests = {
+        name: [{"task": c.task, "name": c.name, **asdict(c.comparison)} for c in part]
+        for name, part in changes.items()
+    }
     return {"model": model, "sets": sets, "changes": tests}
 
 
 def row_dicts(measured: Measured) -> list[dict[str, object]]:
     """Return means, intervals and pass@k as JSON holds them."""
-    return [{**vars(row), "interval": asdict(row.interval)} for row in measured.rows()]
+    return [asdict(row) for row in measured.rows()]
 
 
 def print_tables(
@@ -283,9 +287,9 @@ def changes_table(changes: Sequence[Change]) -> Table:
         "", "before", "after", "difference", "p", "better", "worse", "test", box=None, padding=(0, 2, 0, 0)
     )
     for change in changes:
-        test = change.test
+        found, test = change.comparison, change.comparison.test
         table.add_row(
-            label(change), f"{change.before:.3f}", f"{change.after:.3f}", f"{test.difference:+.3f}",
+            label(change), f"{found.before:.3f}", f"{found.after:.3f}", f"{test.difference:+.3f}",
             f"{test.p_value:.2g}", str(test.better), str(test.worse), test.method,
         )  # fmt: skip
     return table
