@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +204,8 @@ def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> d
 def is_worse(change: Change) -> bool:
     """Whether the weighted reward over all prompts fell, and not by chance."""
     is_total = change.task is None and change.name == "reward"
-    return is_total and change.test.difference < 0 and change.test.p_value < SIGNIFICANT
+    test = change.comparison.test
+    return is_total and test.difference < 0 and test.p_value < SIGNIFICANT
 
 
 def write_measured(path: Path, model: str, measured: Mapping[str, Measured]) -> None:
@@ -239,18 +241,15 @@ def as_json(
     }
     if not changes:
         return {"model": model, "sets": sets}
-    tests = {name: [{**vars(c), "test": _fields(c.test)} for c in part] for name, part in changes.items()}
+    tests = {
+        name: [{"task": c.task, "name": c.name, **asdict(c.comparison)} for c in part]
+        for name, part in changes.items()
+    }
     return {"model": model, "sets": sets, "changes": tests}
 
 
 def _row_dicts(measured: Measured) -> list[dict[str, Any]]:
-    return [{**vars(row), "interval": _fields(row.interval)} for row in measured.rows()]
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(value)
+    return [asdict(row) for row in measured.rows()]
 
 
 def _print(
@@ -295,9 +294,9 @@ def _changes_table(changes: Sequence[Change]) -> Any:
         "", "before", "after", "difference", "p", "better", "worse", "test", box=None, padding=(0, 2, 0, 0)
     )
     for change in changes:
-        test = change.test
+        found, test = change.comparison, change.comparison.test
         table.add_row(
-            _label(change), f"{change.before:.3f}", f"{change.after:.3f}", f"{test.difference:+.3f}",
+            _label(change), f"{found.before:.3f}", f"{found.after:.3f}", f"{test.difference:+.3f}",
             f"{test.p_value:.2g}", str(test.better), str(test.worse), test.method,
         )  # fmt: skip
     return table

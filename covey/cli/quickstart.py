@@ -82,17 +82,20 @@ def make_trainer(out: str, seed: int = 0, steps: int | None = None, **changes: A
 
     from covey import GRPOConfig, GRPOTrainer
     from covey.rewards import load_reward_model
-    from covey.tasks import quickstart
+    from covey.tasks import quickstart_run
 
-    steps = steps or quickstart.STEPS
-    settings = {**quickstart.settings(seed, steps), "display": "live", **changes}
-    rewards = [*quickstart.RULES, quickstart.text_reward(load_reward_model(str(quickstart.REWARD_MODEL)))]
+    steps = steps or quickstart_run.STEPS
+    settings = {**quickstart_run.settings(seed, steps), "display": "live", **changes}
+    rewards = [
+        *quickstart_run.RULES,
+        quickstart_run.text_reward(load_reward_model(str(quickstart_run.REWARD_MODEL))),
+    ]
     return GRPOTrainer(
-        str(quickstart.POLICY),
+        str(quickstart_run.POLICY),
         rewards,
         GRPOConfig(output_dir=out, **settings),
-        Dataset.from_list(quickstart.train_rows(seed, steps)),
-        {name: Dataset.from_list(rows) for name, rows in quickstart.held_out_rows().items()},
+        Dataset.from_list(quickstart_run.train_rows(seed, steps)),
+        {name: Dataset.from_list(rows) for name, rows in quickstart_run.held_out_rows().items()},
     )
 
 

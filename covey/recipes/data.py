@@ -124,8 +124,8 @@ def load_data(node: Node) -> Any:
 
 def bundled_generators() -> dict[str, Callable[[], Any]]:
     """The generators of `covey.tasks`, by name."""
-    from covey.tasks.mixture import GENERATORS, mixed_rows
-    from covey.tasks.reasoning_gym import reasoning_gym_rows
+    from covey.tasks.mixed import GENERATORS, mixed_rows
+    from covey.tasks.reasoning_gym_rows import reasoning_gym_rows
 
     every = {**GENERATORS, "mixed": mixed_rows, "reasoning_gym": reasoning_gym_rows}
     return {name: lambda function=function: function for name, function in every.items()}  # type: ignore[misc]

@@ -48,7 +48,7 @@ ALLOWED: dict[str, re.Pattern[str]] = {
 class ReasoningGym:
     """1.0 for a right answer to a reasoning-gym item, else 0.0.
 
-    The rows come from `covey.tasks.reasoning_gym.reasoning_gym_rows`. Needs the package reasoning-gym.
+    The rows come from `covey.tasks.reasoning_gym_rows.reasoning_gym_rows`. Needs the package reasoning-gym.
 
     Args:
         partial: give reasoning-gym's own score instead. Several families pay 0.01 to 0.25 for any text.

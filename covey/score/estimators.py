@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.score.advantages import Floats, Scale, gdpo_advantages, group_advantages
+from covey.score.advantages import Floats, gdpo_advantages, group_advantages
 from covey.score.baselines import (
     leave_one_out_advantages,
     maxrl_advantages,
@@ -18,7 +18,7 @@ from covey.score.baselines import (
     rloo_advantages,
 )
 from covey.score.shaping import Shaping, shaped_totals
-from covey.types import ScoredGroup
+from covey.types import AdvantageEstimator, Aggregation, Scale, ScoredGroup
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Outcomes:
 Estimator = Callable[[Outcomes], Floats]
 """Outcomes → one advantage per completion."""
 
-BASELINES: dict[str, Estimator] = {
+BASELINES: dict[AdvantageEstimator, Estimator] = {
     "rloo": lambda o: rloo_advantages(o.totals, o.groups),
     "leave_one_out": lambda o: leave_one_out_advantages(o.totals, o.groups),
     "maxrl": lambda o: maxrl_advantages(o.totals, o.groups),
@@ -90,7 +90,7 @@ BASELINES: dict[str, Estimator] = {
 
 
 def estimator(
-    name: str = "grpo", aggregation: str = "sum_then_normalize", scale: Scale = "group"
+    name: AdvantageEstimator = "grpo", aggregation: Aggregation = "sum_then_normalize", scale: Scale = "group"
 ) -> Estimator:
     """Return the estimator of a run.
 

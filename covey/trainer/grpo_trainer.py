@@ -26,7 +26,6 @@ from covey.plan import warn_if_cycled
 from covey.rewards.mixture import Mixture
 from covey.sample.engine import Engine, in_order
 from covey.score.score_metrics import completion_metrics, no_task_metrics, task_metrics, token_metrics
-from covey.score.signals import Signals
 from covey.trainer import checks as setup
 from covey.trainer import parts as construction
 from covey.trainer.allotment import Allotment, window_loader
@@ -163,7 +162,6 @@ class GRPOTrainer(RecordedTrainer):
         self.has_signal = construction.signal_test(self.args, weights)
         self.rewards = rewards
         self.scorer = construction.make_scorer(self.args, rewards, weights, self._exchange)
-        self.signals = Signals()
 
     def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
         args = self.args
@@ -231,7 +229,6 @@ class GRPOTrainer(RecordedTrainer):
         with self.books.timed("score"):
             scored, metrics = self.scorer.add_advantages(scored)
         self.books.note(metrics)
-        self.signals.check(scored, self.state.global_step)
         return scored
 
     def _attempt(self, prompts: Sequence[Prompt]) -> list[ScoredGroup]:
