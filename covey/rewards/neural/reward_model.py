@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from covey.errors import LoadingError, RewardError
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.text import without_reasoning
 from covey.types import Message, PromptContent
 
