@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.rules.against_gold import AgainstGold
 from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.extract import Source, last_boxed
