@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from covey.errors import RewardError
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.rules.blocks import only_block
 from covey.rewards.rules.extract import after_reasoning, said_by
 from covey.rewards.rules.workers import workers
