@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from covey.cli.quickstart import make_trainer
+from covey.cli.verbs.quickstart import make_trainer
 from covey.runs.statistics import Interval, mean_interval, wilson_interval
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling

@@ -17,13 +17,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import ConfigError, CoveyError, DatasetError
 from covey.recipes.nodes import Node, shown
 from covey.recipes.objects import called, keyword_arguments, named_object
 from covey.recipes.rows import ROW_KEYS, RowMaker
 from covey.trainer.data import is_map_style
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+    Data = Dataset | IterableDataset
 
 SOURCES = ("file", "name", "generator")
 KEYS = {
