@@ -11,20 +11,20 @@ from torch import nn
 
 from covey.config import GRPOConfig
 from covey.errors import ConfigError, LoadingError
-from covey.models import loading
+from covey.models import adapters, loading
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling, generation_options
-from covey.score.advantages import Scale
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
-from covey.score.scorer import Judged, Scorer
+from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks as setup
 from covey.trainer.recording import Recording, resolved_display
+from covey.types import Scale, ScoredGroup
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[i
         strict_hardware=args.strict_hardware,
     )
     loading.check_causal(policy)
-    policy = loading.with_adapter(policy, given.peft_config, args.seed)
+    policy = adapters.with_adapter(policy, given.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
     more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id")
@@ -203,7 +203,7 @@ def make_scorer(
     return Scorer(rewards, fixed, estimate, gather, args.process_index, shaping)
 
 
-def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Judged], bool]:
+def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
     """Whether a group teaches something, by the rewards that dynamic sampling looks at.
 
     Raises:
@@ -218,9 +218,9 @@ def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Jud
         )
     per_reward = args.multi_objective_aggregation == "normalize_then_sum"
 
-    def has_signal(judged: Judged) -> bool:
-        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in judged.scored.scores}
-        return carries_signal(judged.scored, heeded, per_reward)
+    def has_signal(scored: ScoredGroup) -> bool:
+        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in scored.scores}
+        return carries_signal(scored, heeded, per_reward)
 
     return has_signal
 

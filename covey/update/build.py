@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES, REDUCTIONS
 from covey.errors import ConfigError
+from covey.types import KlEstimator
 from covey.update.entropy import Adaptation, EntropyBonus
-from covey.update.kl import Estimator
 from covey.update.losses import make_loss
 from covey.update.objective import Objective
 from covey.update.reduction import Reduction
@@ -39,9 +39,9 @@ def make_objective(s: Settings, own: Loss | None = None) -> Objective:
     )
 
 
-def kl_estimator(s: Settings) -> Estimator:
+def kl_estimator(s: Settings) -> KlEstimator:
     """The one that is named, or the one whose gradient is unbiased where the divergence goes."""
-    return cast(Estimator, s["kl_estimator"] or ("k1" if s["kl_in_reward"] else "k3"))
+    return cast(KlEstimator, s["kl_estimator"] or ("k1" if s["kl_in_reward"] else "k3"))
 
 
 def make_reduction(s: Settings) -> Reduction:

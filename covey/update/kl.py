@@ -16,13 +16,11 @@ TRL: beta, use_bias_correction_kl.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from torch import Tensor
 
+from covey.types import KlEstimator
 from covey.update.ratios import bounded_exp
-
-Estimator = Literal["k1", "k2", "k3"]
 
 
 def k1(new: Tensor, reference: Tensor) -> Tensor:
@@ -41,10 +39,10 @@ def k3(new: Tensor, reference: Tensor) -> Tensor:
     return bounded_exp(gap) - gap - 1
 
 
-ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+ESTIMATORS: dict[KlEstimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 
-def kl_loss(estimator: Estimator, new: Tensor, reference: Tensor, ratios: Tensor | None) -> Tensor:
+def kl_loss(estimator: KlEstimator, new: Tensor, reference: Tensor, ratios: Tensor | None) -> Tensor:
     """The divergence as a loss per token.
 
     Args:
@@ -59,7 +57,7 @@ def kl_loss(estimator: Estimator, new: Tensor, reference: Tensor, ratios: Tensor
 
 
 def completion_divergences(
-    estimator: Estimator, new: Tensor, reference: Tensor, row: Tensor, num_rows: int
+    estimator: KlEstimator, new: Tensor, reference: Tensor, row: Tensor, num_rows: int
 ) -> list[float]:
     """The divergence of each completion, summed over its tokens: what is taken off its reward.
 

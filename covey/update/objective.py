@@ -17,7 +17,8 @@ from torch import Tensor
 
 from covey.errors import ConfigError
 from covey.metrics import Mean, Metric
-from covey.update.kl import Estimator, k3, kl_loss
+from covey.types import KlEstimator
+from covey.update.kl import k3, kl_loss
 from covey.update.losses.clipped import Clipped
 from covey.update.ratios import BOUND, ratio
 from covey.update.sampler_correction import (
@@ -42,7 +43,7 @@ class Objective:
     """Completions beyond are left out, see `covey.update.sampler_correction`; None: all stay."""
     beta: float = 0.0
     """Weight of the divergence to the reference."""
-    kl_estimator: Estimator = "k3"
+    kl_estimator: KlEstimator = "k3"
     unbiased_kl: bool = True
     """Whether the estimate is weighed by the ratio so that its gradient is that of the divergence."""
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from covey.metrics import Mean
-from covey.update.kl import Estimator, completion_divergences, k3
+from covey.types import KlEstimator
+from covey.update.kl import completion_divergences, k3
 from covey.update.micro_batch import MicroBatch, micro_batch
 from covey.update.reference import Reference
 from covey.update.samples import Sample
@@ -75,7 +76,7 @@ def add_reference(
 def divergences(
     samples: Sequence[Sample],
     size: int,
-    estimator: Estimator,
+    estimator: KlEstimator,
     device: torch.device,
     add_reference: AddReference,
 ) -> Iterator[tuple[list[float], Mean]]:

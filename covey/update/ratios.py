@@ -6,17 +6,14 @@ anything. The metric `ratio/bounded` says how often that happens.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from covey.types import RatioLevel
 from covey.update.terms import LossTerms
 
 BOUND = 20.0
 """Largest absolute log-ratio that is exponentiated; exp(20) is about 5e8."""
-
-Level = Literal["token", "sequence", "sequence_token"]
 
 
 def bounded_exp(log_ratios: Tensor) -> Tensor:
@@ -42,7 +39,7 @@ def sequence_token_ratio(terms: LossTerms) -> Tensor:
     return sequence_ratio(terms).detach() * torch.exp(terms.new - terms.new.detach())
 
 
-def ratios_at(level: Level, terms: LossTerms) -> Tensor:
+def ratios_at(level: RatioLevel, terms: LossTerms) -> Tensor:
     """The ratio of each token at a level, shape (tokens,).
 
     Args:

@@ -26,22 +26,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
+from covey.types import ReductionName, TruncatedCount
 from covey.update.samples import Sample
-
-Truncated = Literal["sequences", "tokens_and_sequences", "none"]
 
 
 @dataclass(frozen=True)
 class Reduction:
     """How the token losses of an optimizer step are summed."""
 
-    name: str
+    name: ReductionName
     """One of the names above."""
     max_length: int
     """The limit of new tokens, L_max."""
-    truncated: Truncated = "sequences"
+    truncated: TruncatedCount = "sequences"
     """What masked completions count for."""
 
 
@@ -69,7 +67,7 @@ class Totals:
         )
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], truncated: Truncated = "sequences") -> Totals:
+    def of(cls, samples: Sequence[Sample], truncated: TruncatedCount = "sequences") -> Totals:
         """The totals of one micro-batch."""
         counted = [s for s in samples if s.in_loss or truncated != "none"]
         prompts: dict[Hashable, int] = {}
@@ -78,7 +76,7 @@ class Totals:
         return cls(sum(prompts.values()), len(counted), 1, prompts)
 
 
-def counted_tokens(sample: Sample, truncated: Truncated) -> int:
+def counted_tokens(sample: Sample, truncated: TruncatedCount) -> int:
     """Tokens of a completion that count in denominators."""
     if sample.in_loss or truncated == "tokens_and_sequences":
         return sum(sample.completion.loss_mask)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from covey.config.choices import LOSS_TYPES
+from covey.types import LossType
 from covey.update.losses.cispo import Cispo
 from covey.update.losses.clip_cov import ClipCov
 from covey.update.losses.clipped import Clip, Clipped
@@ -24,7 +25,7 @@ from covey.update.terms import Loss
 Settings = Mapping[str, Any]
 
 
-def make_loss(loss_type: str, settings: Settings) -> Loss:
+def make_loss(loss_type: LossType, settings: Settings) -> Loss:
     """The loss that a name of `covey.config.choices.LOSS_TYPES` stands for.
 
     Args:

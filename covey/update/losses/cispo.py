@@ -16,15 +16,13 @@ TRL: loss_type="cispo", epsilon_high.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from covey.metrics import Metric
-from covey.update.ratios import Level, ratios_at
+from covey.types import CispoBound, RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
-
-Bound = Literal["absolute", "relative"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,8 @@ class Cispo:
 
     low: float
     high: float
-    bound: Bound = "absolute"
-    level: Level = "token"
+    bound: CispoBound = "absolute"
+    level: RatioLevel = "token"
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
         ratios = ratios_at(self.level, terms).detach()
@@ -43,6 +41,6 @@ class Cispo:
         return -weights * terms.advantages * terms.new, capped
 
 
-def clipped_weights(ratios: Tensor, low: float, high: float, bound: Bound) -> Tensor:
+def clipped_weights(ratios: Tensor, low: float, high: float, bound: CispoBound) -> Tensor:
     """The weight w of each token."""
     return ratios.clamp(max=high) if bound == "absolute" else ratios.clamp(1 - low, 1 + high)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from covey.metrics import Largest, Metric, Smallest
-from covey.update.ratios import Level, ratios_at
+from covey.types import RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
 
 
@@ -37,7 +38,7 @@ class Clipped:
     """The loss; see the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
-    level: Level = "token"
+    level: RatioLevel = "token"
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
         ratios = ratios_at(self.level, terms)

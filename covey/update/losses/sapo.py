@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covey.update.ratios import Level, ratios_at
+from covey.types import RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
 
 
@@ -25,7 +26,7 @@ class Sapo:
 
     temperature_pos: float = 1.0
     temperature_neg: float = 1.05
-    level: Level = "token"
+    level: RatioLevel = "token"
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
         ratios = ratios_at(self.level, terms)
