@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.types import message_text
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -60,7 +62,7 @@ def prompt_excerpt(content: str | list[object] | None) -> str:
     if isinstance(content, list):
         messages = [m for m in content if isinstance(m, dict)]
         users = [m for m in messages if m.get("role") == "user"] or messages
-        content = str(users[-1].get("content") or "") if users else ""
+        content = message_text(users[-1]) if users else ""
     return " ".join((content or "")[: 4 * EXCERPT].split())[:EXCERPT]
 
 
