@@ -11,7 +11,7 @@ from torch import nn
 
 from covey.config import GRPOConfig
 from covey.errors import ConfigError, LoadingError
-from covey.models import loading
+from covey.models import adapters, loading
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
@@ -100,7 +100,7 @@ def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[i
         strict_hardware=args.strict_hardware,
     )
     loading.check_causal(policy)
-    policy = loading.with_adapter(policy, given.peft_config, args.seed)
+    policy = adapters.with_adapter(policy, given.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
     more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id")
