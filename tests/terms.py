@@ -54,5 +54,5 @@ def terms(
 
 def gradient(loss: Tensor, given: LossTerms) -> list[float]:
     """Derivative of a sum by the present log-probabilities."""
-    (slope,) = torch.autograd.grad(loss.sum(), given.new, retain_graph=True, allow_unused=True)
-    return [0.0] * given.new.numel() if slope is None else slope.tolist()
+    (slope,) = torch.autograd.grad(loss.sum(), given.logprobs, retain_graph=True, allow_unused=True)
+    return [0.0] * given.logprobs.numel() if slope is None else slope.tolist()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 LOGITS = 32 * 2**20
-"""Float32 logits that meet the loss at a time; see `covey.kernels.logits`."""
+"""Float32 logits that meet the loss at a time; see `covey.kernels.head_logprobs`."""
 KEPT = 256 * 2**20
 """What the forward pass keeps of the soft-max for the backward pass at most; see `covey.kernels.head_logprobs`."""
 LEAST_OFFLOADED = 2**20

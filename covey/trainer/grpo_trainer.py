@@ -41,12 +41,12 @@ from covey.trainer.recorded import RecordedTrainer
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update import build
 from covey.update.micro_batch import MicroBatch
-from covey.update.oom_retry import Repetition
+from covey.update.oom_retry import OomRetry
 from covey.update.reference import Reference
-from covey.update.rollout_buffer import Window
+from covey.update.rollout_buffer import RolloutBuffer
 from covey.update.samples import Sample, samples_of
 from covey.update.terms import Loss
-from covey.update.token_budget import Budget
+from covey.update.oom_retry import TokenBudget
 from covey.update.updater import Updater
 
 TRAINING, EVALUATION = 0, 1
@@ -170,11 +170,11 @@ class GRPOTrainer(RecordedTrainer):
         args = self.args
         setup.check_can_cut(args, self.accelerator.distributed_type)
         self.num_weights = sum(p.numel() for p in policy.parameters())
-        self.window = Window()
+        self.window = RolloutBuffer()
         self.guard = Guard(args.max_nonfinite_steps, self._output_dir, self.processing_class.decode)
         self.reference = Reference(self.model) if args.beta else None
-        repetition = Repetition(
-            Budget(args.max_tokens_per_forward),
+        repetition = OomRetry(
+            TokenBudget(args.max_tokens_per_forward),
             lambda: self._present_step,
             self._note_repetition,
             args.process_index,
@@ -398,7 +398,7 @@ class GRPOTrainer(RecordedTrainer):
     def restart(self) -> None:
         """Called before a run begins or goes on."""
         check_reward_states(self.rewards)
-        self.window = Window()
+        self.window = RolloutBuffer()
         self.updater.restart()
 
     def run_state(self) -> RunState:

@@ -14,7 +14,7 @@ from covey.types import Completion, Prompt
 from covey.update.forward import Forward
 from covey.update.micro_batch import micro_batch
 from covey.update.samples import Sample
-from covey.update.token_budget import Budget, tokens_read
+from covey.update.oom_retry import TokenBudget, tokens_read
 from tests.tiny import tiny_model
 
 SIZES = Sizes(
@@ -142,7 +142,7 @@ def test_a_limit_of_tokens_bounds_a_forward_pass():
 def test_no_part_of_a_micro_batch_reads_more_than_was_reckoned(limit, lengths):
     whole = batch(*lengths, group=6)
     demand = Demand(6, 6, 6, *lengths, max_tokens=limit)
-    parts = Budget(limit).cut(whole)
+    parts = TokenBudget(limit).cut(whole)
     assert max(tokens_read(p, range(p.num_rows)) for p in parts) <= demand.packed_tokens
     assert max(len(p.targets) for p in parts) <= demand.scored_tokens
 

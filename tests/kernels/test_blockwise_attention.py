@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import covey.kernels.blockwise_attention as module
-from covey.kernels.blockwise_attention import Section, blocks, blockwise_attention
+from covey.kernels.blockwise_attention import PackedSection, blocks, blockwise_attention
 from covey.update.packed_attention import _attend
 
 SECTIONS = {
-    "one group": (Section(0, 5, (4, 4, 4)),),
-    "ragged, one of them empty": (Section(0, 3, (1, 0, 7)), Section(11, 6, (2, 5))),
-    "a prompt alone": (Section(0, 9, ()),),
+    "one group": (PackedSection(0, 5, (4, 4, 4)),),
+    "ragged, one of them empty": (PackedSection(0, 3, (1, 0, 7)), PackedSection(11, 6, (2, 5))),
+    "a prompt alone": (PackedSection(0, 9, ()),),
 }
 
 
@@ -82,6 +82,6 @@ def test_no_block_looks_behind_itself():
     """The cost of a long sequence is that of its lower triangle, up to a block."""
     pairs = sum(
         (b.queries.stop - b.queries.start) * (b.own.stop - b.own.start)
-        for b in blocks((Section(0, 1000, ()),), size=100)
+        for b in blocks((PackedSection(0, 1000, ()),), size=100)
     )
     assert pairs == sum(100 * 100 * (n + 1) for n in range(10))

@@ -121,7 +121,7 @@ def test_bnpo_is_local_by_definition():
 
 def test_a_loss_of_your_own_keeps_the_law():
     def centred(terms):
-        return -terms.advantages * terms.new + 0.1 * terms.new**2
+        return -terms.advantages * terms.logprobs + 0.1 * terms.logprobs**2
 
     for reduction in ("grpo", "dr_grpo", "dapo", "prompt_mean"):
         configured = settings(loss_type=reduction, beta=0.1)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from covey.errors import ConfigError, CoveyWarning
-from covey.update.oom_retry import Repetition
-from covey.update.token_budget import Budget
+from covey.update.oom_retry import OomRetry
+from covey.update.oom_retry import TokenBudget
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, config, make, rows
 
@@ -99,7 +99,7 @@ def test_a_completion_that_does_not_fit_alone_is_an_error(tmp_path):
 
 
 def test_several_processes_cannot_repeat_a_step():
-    repetition = Repetition(Budget(), lambda: 3, print, rank=0, ranks=2)
+    repetition = OomRetry(TokenBudget(), lambda: 3, print, rank=0, ranks=2)
 
     def work():
         raise torch.OutOfMemoryError("CUDA out of memory.")

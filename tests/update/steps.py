@@ -128,10 +128,10 @@ def _share(
     ]
     entropies = []
     for batch in batches:
-        batch.old, entropy = table.score(batch, table.old)
+        batch.old_logprobs, entropy = table.score(batch, table.old)
         entropies.append(entropy)
         if objective.beta and not given["kl_in_reward"]:
-            batch.reference = table.score(batch, table.reference)[0]
+            batch.ref_logprobs = table.score(batch, table.reference)[0]
     if selection.is_needed:
         selection.choose(batches, entropies, gather)
     bonus = build.make_entropy_bonus(given)

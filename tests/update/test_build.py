@@ -7,18 +7,18 @@ from covey.update.losses.cispo import Cispo
 from covey.update.losses.clipped import Clip, Clipped
 from covey.update.losses.vespo import Vespo
 from covey.update.reduction import Reduction
-from covey.update.sampler_correction import Correction
-from covey.update.token_selection import Selection
+from covey.update.sampler_correction import SamplerCorrection
+from covey.update.token_selection import TokenSelection
 from tests.update.steps import settings
 
 
 def test_the_defaults():
     objective = build.make_objective(settings())
     assert objective.loss == Clipped(Clip(0.2, 0.2, None), "token")
-    assert objective.correction == Correction("token_truncate", 2.0, None)
+    assert objective.correction == SamplerCorrection("token_truncate", 2.0, None)
     assert (objective.beta, objective.off_policy_threshold, objective.kl_estimator) == (0.0, None, "k3")
     assert build.make_reduction(settings()) == Reduction("dapo", 8, "sequences")
-    assert build.make_selection(settings()) == Selection() and not build.make_selection(settings()).is_needed
+    assert build.make_selection(settings()) == TokenSelection() and not build.make_selection(settings()).is_needed
     assert not build.make_entropy_bonus(settings()).is_used
     assert not build.needs_every_row(settings())
 
@@ -61,7 +61,7 @@ def test_when_rows_without_advantage_are_needed(given, is_needed):
 
 def test_a_loss_of_your_own_gets_every_row_unless_it_says_otherwise():
     def own(terms):
-        return -terms.advantages * terms.new
+        return -terms.advantages * terms.logprobs
 
     assert build.needs_every_row(settings(), own)
     own.needs_every_row = False

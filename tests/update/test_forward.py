@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import covey.kernels.head_logprobs as head_module
 import covey.kernels.logits as logits_module
-from covey.kernels.blockwise_attention import Section
+from covey.kernels.blockwise_attention import PackedSection
 from covey.kernels.head_logprobs import chunked_logprobs
 from covey.kernels.logits import Logits
 from covey.types import Completion, Prompt
@@ -238,7 +238,7 @@ def test_keywords_without_a_value_change_nothing():
     """Layers name what they may have; a window is kept by `Forward`."""
     q = torch.randn(1, 2, 3, 4)
     nothing = dict(softcap=None, s_aux=None, sliding_window=4, is_causal=True, use_cache=False)
-    sections = (Section(0, 2, (1,)),)
+    sections = (PackedSection(0, 2, (1,)),)
     want = packed_attention(torch.nn.Identity(), q, q, q, None, sections=sections)[0]
     got = packed_attention(torch.nn.Identity(), q, q, q, None, sections=sections, **nothing)[0]
     assert torch.equal(got, want)

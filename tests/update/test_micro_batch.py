@@ -48,7 +48,7 @@ def test_moving_to_a_device_keeps_everything(sample):
     batch = micro_batch([sample(2)], [0], [1.0])
     moved = batch.to("cpu")
     assert moved.prompts == batch.prompts and moved.rows == batch.rows
-    assert moved.mask.tolist() == batch.mask.tolist() and moved.old is None
+    assert moved.mask.tolist() == batch.mask.tolist() and moved.old_logprobs is None
 
 
 def test_shortened_rows_keep_the_end_of_the_prompt_and_the_beginning_of_the_completion(sample):
@@ -58,5 +58,5 @@ def test_shortened_rows_keep_the_end_of_the_prompt_and_the_beginning_of_the_comp
     )
     short = batch.shortened(4)
     assert short.prompts == [(2, 3), (2, 3)] and short.completions == [(10, 11), (10, 11)]
-    assert short.mask.tolist() == [True, True, False, True] and len(short.sampled) == 4
+    assert short.mask.tolist() == [True, True, False, True] and len(short.sampler_logprobs) == 4
     assert short.advantages.tolist() == [1.0, -1.0]

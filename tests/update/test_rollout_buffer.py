@@ -5,7 +5,7 @@ import torch
 
 from covey.errors import CheckpointError
 from covey.update.micro_batch import micro_batch
-from covey.update.rollout_buffer import Window
+from covey.update.rollout_buffer import RolloutBuffer
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def batches(sample):
 
 
 def opened(batches, iterations):
-    window = Window()
+    window = RolloutBuffer()
     window.open(batches, iterations)
     return window
 
@@ -27,20 +27,20 @@ def test_every_pass_goes_through_the_micro_batches_in_order(batches):
 
 
 def test_a_fresh_window_is_spent():
-    assert Window().is_spent
+    assert RolloutBuffer().is_spent
 
 
 def test_a_saved_window_continues(batches, tmp_path):
     window = opened(batches, 2)
     window.next(6)
-    batches[1].old = torch.tensor([-0.5, -0.25])
+    batches[1].old_logprobs = torch.tensor([-0.5, -0.25])
     window.save(tmp_path / "rank0")
-    resumed = Window()
+    resumed = RolloutBuffer()
     resumed.load(tmp_path / "rank0", 6)
     rest = resumed.next(2)
     assert [b.rows for b in rest] == [(3,), (4,)]
     second = resumed.batches[1]
-    assert second.old.tolist() == [-0.5, -0.25] and second.reference is None
+    assert second.old_logprobs.tolist() == [-0.5, -0.25] and second.ref_logprobs is None
     assert second.prompts == batches[1].prompts and second.completions == batches[1].completions
     assert second.mask.dtype == torch.bool and resumed.is_spent
 
@@ -50,14 +50,14 @@ def test_a_spent_window_leaves_nothing_to_load(batches, tmp_path):
     window.next(4)
     window.save(tmp_path / "rank0")
     assert list(tmp_path.iterdir()) == []
-    Window().load(tmp_path / "rank0", 0)
+    RolloutBuffer().load(tmp_path / "rank0", 0)
 
 
 def test_a_missing_or_foreign_window_is_named(batches, tmp_path):
     with pytest.raises(CheckpointError, match="is missing"):
-        Window().load(tmp_path / "rank0", 2)
+        RolloutBuffer().load(tmp_path / "rank0", 2)
     window = opened(batches, 1)
     window.next(2)
     window.save(tmp_path / "rank0")
     with pytest.raises(CheckpointError, match=r"stopped after 2 micro-batches.*after 1"):
-        Window().load(tmp_path / "rank0", 1)
+        RolloutBuffer().load(tmp_path / "rank0", 1)

@@ -27,14 +27,14 @@ from covey.rewards.mixture import Mixture
 from covey.trainer.nonfinite import Guard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
-from covey.update.rollout_buffer import Window
+from covey.update.rollout_buffer import RolloutBuffer
 
 
 @dataclass(frozen=True)
 class RunState:
     """What changes while a run goes on, beside model, optimizer and scheduler."""
 
-    window: Window
+    window: RolloutBuffer
     ledgers: Mapping[str, Ledger]
     bonus: EntropyBonus
     guard: Guard
