@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,17 +39,13 @@ Exit status: 0 measured, 1 with --against: MODEL's reward is lower, p < 0.05; 2 
 
 SIGNIFICANT = 0.05
 
-OPTIONS = {
-    "samples": "train.num_generations_eval",
-    "temperature": "train.eval_generation_kwargs.temperature",
-    "top_p": "train.eval_generation_kwargs.top_p",
-    "top_k": "train.eval_generation_kwargs.top_k",
-    "max_tokens": "train.max_completion_length",
-    "batch_size": "train.per_device_eval_batch_size",
-    "seed": "train.seed",
-    "dtype": "model.dtype",
+SETTINGS = {
+    "samples": "num_generations_eval",
+    "max_tokens": "max_completion_length",
+    "batch_size": "per_device_eval_batch_size",
+    "seed": "seed",
 }
-"""Options, and the value of the recipe that each replaces."""
+"""Options, and the setting of `train` that each replaces."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -151,15 +148,14 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
     from covey.recipes.data import section_of
     from covey.recipes.recipe import SUFFIXES
 
-    overrides = [*args.set, *fixed_values(model, args, folder)]
+    values = replaced_values(model, args, folder)
     if args.dataset.endswith(SUFFIXES):
         for option in ("split", "prompt", "rows"):
             if getattr(args, option) is not None:
                 raise ConfigError(
                     f"--{option} has no effect: {args.dataset} says its own eval sets. Use --set eval...."
                 )
-        rewards = [f"rewards={json.dumps(args.reward)}"] if args.reward else []
-        return Recipe.load(args.dataset, [*overrides, *rewards])
+        return Recipe.load(args.dataset, args.set, values | ({"rewards": args.reward} if args.reward else {}))
     if not args.reward:
         raise ConfigError("No reward to measure with. Add --reward NAME, or give a recipe as DATASET.")
     sections = {
@@ -168,17 +164,28 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
         "train": {"per_device_eval_batch_size": 64, "num_generations_eval": 1},
         "rewards": args.reward,
     }
-    return Recipe.of(sections, "command line", overrides)
+    return Recipe.of(sections, "command line", args.set, values)
 
 
-def fixed_values(model: str, args: argparse.Namespace, folder: str) -> list[str]:
-    """What an evaluation and its options replace in a recipe, as `--set` takes it."""
-    values = {"model.model_name_or_path": model, "model.use_peft": False, "train.output_dir": folder}
-    values |= {"train.report_to": "none", "train.record": False, "train.push_to_hub": False}
-    values |= {path: value for name, path in OPTIONS.items() if (value := getattr(args, name)) is not None}
+def replaced_values(model: str, args: argparse.Namespace, folder: str) -> dict[str, object]:
+    """Return what an evaluation and its options replace in a recipe, by section."""
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    sampling: dict[str, object] = {
+        name: given[name] for name in ("temperature", "top_p", "top_k") if name in given
+    }
     if args.greedy:
-        values["train.eval_generation_kwargs.do_sample"] = False
-    return [f"{path}={json.dumps(value)}" for path, value in values.items()]
+        sampling["do_sample"] = False
+    train: dict[str, object] = {
+        "output_dir": folder,
+        "report_to": "none",
+        "record": False,
+        "push_to_hub": False,
+    }
+    train |= {setting: given[name] for name, setting in SETTINGS.items() if name in given}
+    if sampling:
+        train["eval_generation_kwargs"] = sampling
+    weights = {"dtype": args.dtype} if args.dtype is not None else {}
+    return {"model": {"model_name_or_path": model, "use_peft": False, **weights}, "train": train}
 
 
 def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> dict[str, list[Change]]:
@@ -197,7 +204,8 @@ def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> d
 def is_worse(change: Change) -> bool:
     """Whether the weighted reward over all prompts fell, and not by chance."""
     is_total = change.task is None and change.name == "reward"
-    return is_total and change.test.difference < 0 and change.test.p_value < SIGNIFICANT
+    test = change.comparison.test
+    return is_total and test.difference < 0 and test.p_value < SIGNIFICANT
 
 
 def write_measured(path: Path, model: str, measured: Mapping[str, Measured]) -> None:
@@ -233,18 +241,15 @@ def as_json(
     }
     if not changes:
         return {"model": model, "sets": sets}
-    tests = {name: [{**vars(c), "test": _fields(c.test)} for c in part] for name, part in changes.items()}
+    tests = {
+        name: [{"task": c.task, "name": c.name, **asdict(c.comparison)} for c in part]
+        for name, part in changes.items()
+    }
     return {"model": model, "sets": sets, "changes": tests}
 
 
 def _row_dicts(measured: Measured) -> list[dict[str, Any]]:
-    return [{**vars(row), "interval": _fields(row.interval)} for row in measured.rows()]
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(value)
+    return [asdict(row) for row in measured.rows()]
 
 
 def _print(
@@ -289,9 +294,9 @@ def _changes_table(changes: Sequence[Change]) -> Any:
         "", "before", "after", "difference", "p", "better", "worse", "test", box=None, padding=(0, 2, 0, 0)
     )
     for change in changes:
-        test = change.test
+        found, test = change.comparison, change.comparison.test
         table.add_row(
-            _label(change), f"{change.before:.3f}", f"{change.after:.3f}", f"{test.difference:+.3f}",
+            _label(change), f"{found.before:.3f}", f"{found.after:.3f}", f"{test.difference:+.3f}",
             f"{test.p_value:.2g}", str(test.better), str(test.worse), test.method,
         )  # fmt: skip
     return table

@@ -5,7 +5,7 @@ The evaluation is the trainer's own: a GRPOTrainer without training data evaluat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey.errors import DatasetError
 from covey.recipes.recipe import Recipe
-from covey.runs.statistics import Interval, PairedTest, paired_test
-from covey.trainer.evaluation import Evaluation, interval_over_prompts, passes_at
+from covey.runs.accuracy import Comparison, compare_prompts, estimate_reward
+from covey.runs.statistics import Interval
+from covey.trainer.evaluation import Evaluation
 from covey.types import PromptContent
 
 TOTAL = "reward"
@@ -38,14 +39,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Change:
-    """One reward of two policies on the same prompts."""
+    """One reward of two policies on the same prompts, or on those of one task."""
 
     task: str | None
     name: str
-    before: float
-    after: float
-    """Means over the prompts that both have a value for."""
-    test: PairedTest
+    comparison: Comparison
 
 
 @dataclass(frozen=True)
@@ -87,22 +85,18 @@ class Measured:
         """Means with intervals of every reward, over all prompts and by task; rewards without a value are left out."""
         for task in self.names_of_tasks:
             for name in self.values:
-                by_prompt = [[v for v in values if v is not None] for values in self._of_task(name, task)]
-                interval = interval_over_prompts(by_prompt)
-                if interval is not None:
-                    yield Row(task, name, sum(map(bool, by_prompt)), interval, passes_at(by_prompt))
+                found = estimate_reward(self.scored(name, task))
+                if found is not None:
+                    yield Row(task, name, found.prompts, found.interval, found.pass_at)
 
-    def means(self, name: str, task: str | None) -> list[float]:
-        """The mean over each prompt's completions; NaN where none was scored."""
-        kept = [[v for v in values if v is not None] for values in self._of_task(name, task)]
-        return [sum(values) / len(values) if values else float("nan") for values in kept]
+    def scored(self, name: str, task: str | None) -> list[list[float]]:
+        """Return the values of one reward by prompt, those that are None left out."""
+        column = zip(self.values[name], self.tasks, strict=True)
+        return [[v for v in values if v is not None] for values, t in column if task is None or t == task]
 
     def as_dict(self) -> dict[str, Any]:
         """Values that JSON can hold."""
         return dict(vars(self))
-
-    def _of_task(self, name: str, task: str | None) -> list[list[float | None]]:
-        return [v for v, t in zip(self.values[name], self.tasks, strict=True) if task is None or t == task]
 
 
 def measure(recipe: Recipe) -> dict[str, Measured]:
@@ -146,16 +140,9 @@ def compare(before: Measured, after: Measured) -> list[Change]:
             "not the same ones. Evaluate both on the same dataset."
         )
     names = [name for name in before.values if name in after.values]
-    found = (_change(before, after, name, task) for task in before.names_of_tasks for name in names)
-    return [change for change in found if change.test.pairs]
-
-
-def _change(before: Measured, after: Measured, name: str, task: str | None) -> Change:
-    a, b = before.means(name, task), after.means(name, task)
-    test = paired_test(a, b)
-    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x == x and y == y]  # NaN equals nothing
-    return Change(task, name, _mean([x for x, _ in pairs]), _mean([y for _, y in pairs]), test)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")
+    changes = (
+        Change(task, name, compare_prompts(before.scored(name, task), after.scored(name, task)))
+        for task in before.names_of_tasks
+        for name in names
+    )
+    return [change for change in changes if change.comparison.test.pairs]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.errors import ConfigError
-from covey.recipes.nodes import Mark, Node, nearest
+from covey.recipes.nodes import Mark, Node, nearest, node_of
 from covey.recipes.reading import read_value
 
 NAMED_BY = ("name", "reward", "model")
@@ -36,6 +36,28 @@ def overridden(root: Node, override: str, sections: Sequence[str], settings: Map
     if parts[0] not in sections:
         parts = [_section(parts[0], sections, settings, override), *parts]
     return _replaced(root, parts, read_value(text, f"--set {path.strip()}"))
+
+
+def merged(node: Node, values: object, path: str = "") -> Node:
+    """Return the node with plain values in place of its own: mappings are merged, anything else is replaced.
+
+    Args:
+        path: of the node in its recipe. Messages call a value by the option that would set it, `--set PATH`.
+
+    Raises:
+        ConfigError: a mapping in place of a value that is none.
+    """
+    if not isinstance(values, Mapping):
+        return node_of(values, Mark(f"--set {path}"))
+    entries: dict[Any, Node] = {}
+    if isinstance(node.value, dict):
+        entries |= node.value
+    for name, value in values.items():
+        here = f"{path}.{name}" if path else str(name)
+        if node.value is not None and not isinstance(node.value, dict):
+            raise ConfigError(f"--set {here}: there is no {name!r} in {node.value!r}, which is no mapping.")
+        entries[name] = merged(entries.get(name, Node(None, Mark(f"--set {here}"))), value, here)
+    return Node(entries, node.mark)
 
 
 def _section(name: str, sections: Sequence[str], settings: Mapping[str, str], override: str) -> str:

@@ -29,7 +29,7 @@ from covey.recipes.data import check_data_node, is_one_dataset, load_data
 from covey.recipes.mixtures import check_rewards_node, make_mixture, placeholder, reward_nodes
 from covey.recipes.nodes import Mark, Node, listed, nearest, node_of
 from covey.recipes.objects import imported
-from covey.recipes.overrides import overridden
+from covey.recipes.overrides import merged, overridden
 from covey.recipes.reading import read_yaml
 from covey.recipes.settings import make, named, read_settings
 from covey.rewards.contract import Reward
@@ -65,16 +65,19 @@ class Recipe:
         root: the recipe's mapping.
         name: what runs are called that do not say it.
         overrides: `path=value`, as `--set` takes them.
+        values: plain values by section, which replace the recipe's own after the overrides; see `replaced`.
 
     Raises:
         ConfigError: with file and line.
     """
 
-    def __init__(self, root: Node, name: str, overrides: Sequence[str] = ()) -> None:
+    def __init__(
+        self, root: Node, name: str, overrides: Sequence[str] = (), values: Mapping[str, object] | None = None
+    ) -> None:
         for override in overrides:
             root = overridden(_with_mapping(root), override, SECTIONS, _sections_of_settings())
         self.name = name
-        self.root = _with_mapping(root)
+        self.root = _with_mapping(merged(_with_mapping(root), values) if values else root)
         if not isinstance(self.root.value, dict):
             raise self.root.error(f"a recipe is a mapping with {', '.join(SECTIONS)}.")
         self.sections = _checked(self.root)
@@ -83,7 +86,9 @@ class Recipe:
         self.model_settings = read_settings(self.sections["model"], ModelConfig, _elsewhere("model"))
 
     @classmethod
-    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    def load(
+        cls, path: str | Path, overrides: Sequence[str] = (), values: Mapping[str, object] | None = None
+    ) -> Recipe:
         """Read a recipe's file.
 
         Raises:
@@ -93,12 +98,30 @@ class Recipe:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"The recipe {path} cannot be read: {error}.") from error
-        return cls(read_yaml(text, str(path)), Path(path).stem, overrides)
+        return cls(read_yaml(text, str(path)), Path(path).stem, overrides, values)
 
     @classmethod
-    def of(cls, sections: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Recipe:
-        """A recipe from plain values; `source` is what messages call it."""
-        return cls(node_of(sections, Mark(source)), source, overrides)
+    def of(
+        cls,
+        sections: Mapping[str, object],
+        source: str,
+        overrides: Sequence[str] = (),
+        values: Mapping[str, object] | None = None,
+    ) -> Recipe:
+        """Build a recipe from plain values; `source` is what messages call it."""
+        return cls(node_of(sections, Mark(source)), source, overrides, values)
+
+    def replaced(self, **values: object) -> Recipe:
+        """Return the recipe with other values: `replaced(train={"beta": 0.0}, eval=None)`.
+
+        Args:
+            values: by section. A mapping replaces the entries that it names and keeps the others; anything else takes
+                the section's place, and None removes the section.
+
+        Raises:
+            ConfigError: values that the recipe could not have said either.
+        """
+        return Recipe(self.root, self.name, values=values)
 
     @cached_property
     def config(self) -> GRPOConfig:

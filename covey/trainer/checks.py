@@ -13,7 +13,6 @@ from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.sample.prompts import Overlong, PromptReader, checked_content
-from covey.sample.sampling import GenerationOptions, Sampling, generation_options
 from covey.trainer.data import column_names, is_map_style
 
 MOST_PROMPTS = 100_000
@@ -98,70 +97,6 @@ def _check_columns(rewards: Sequence[Reward], columns: Sequence[str], name: str)
             f"{name} has columns named {', '.join(map(repr, taken))}, which are names of arguments that Covey fills itself: "
             "rewards do not see these columns. Rename them."
         )
-
-
-def sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
-    """How training samples.
-
-    Args:
-        ending: ids that end a completion.
-        padding: the tokenizer's padding id; it is never drawn, unless it ends a completion too.
-    """
-    options = generation_options(as_dict(args.generation_kwargs), vars(args))
-    return Sampling(
-        max_new_tokens=args.max_completion_length,
-        temperature=args.temperature,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        min_p=args.min_p or 0.0,
-        repetition_penalty=args.repetition_penalty,
-        padding_id=None if padding in ending else padding,
-        stop_ids=tuple(ending),
-        seed=args.seed,
-        **_of(options),
-    )
-
-
-def eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
-    """How evaluation samples: as training does, but for what `eval_generation_kwargs` says.
-
-    Its `eos_token_id` adds to the ids that end a completion, as that of `generation_kwargs` does.
-
-    Raises:
-        ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
-    """
-    given = dict(as_dict(args.eval_generation_kwargs))
-    if given.pop("do_sample", True) is False:
-        training = replace(training, greedy=True)
-    direct: dict[str, Any] = {name: _number(name, given.pop(name)) for name in EVALUATED if name in given}
-    options = generation_options(given, vars(args), "eval_generation_kwargs")
-    changed = {name: value for name, value in _of(options).items() if name in given}
-    ending = tuple(dict.fromkeys((*training.stop_ids, *options.eos_token_id)))
-    padding = None if training.padding_id in ending else training.padding_id
-    try:
-        return replace(training, **direct, **changed, stop_ids=ending, padding_id=padding)
-    except ConfigError as error:
-        raise ConfigError(f"eval_generation_kwargs: {error}") from error
-
-
-EVALUATED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
-"""Numbers that evaluation may have of its own."""
-
-OFF = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What None stands for."""
-
-
-def _number(name: str, value: Any) -> float:
-    number = OFF.get(name) if value is None else value
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ConfigError(
-            f"eval_generation_kwargs sets {name}={value!r}; it must be a number. Leave it out for training's."
-        )
-    return number
-
-
-def _of(options: GenerationOptions) -> dict[str, Any]:
-    return {name: value for name, value in vars(options).items() if name != "eos_token_id"}
 
 
 def prompt_reader(args: GRPOConfig, tokenizer: Any, context: int | None) -> PromptReader:

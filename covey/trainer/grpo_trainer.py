@@ -151,8 +151,8 @@ class GRPOTrainer(RecordedTrainer):
         self, args: GRPOConfig, tokenizer: Any, policy: nn.Module, ending: Sequence[int], dataset: Any
     ) -> None:
         """How prompts are read and sampled, and how many there are."""
-        self.sampling = setup.sampling(args, ending, tokenizer.pad_token_id)
-        self.eval_sampling = setup.eval_sampling(args, self.sampling)
+        self.sampling = construction.make_sampling(args, ending, tokenizer.pad_token_id)
+        self.eval_sampling = construction.make_eval_sampling(args, self.sampling)
         self.reader = setup.prompt_reader(args, tokenizer, context_length(policy))
         self.kept_rows = setup.kept_rows(dataset, self.reader)
         self.plan = setup.training_plan(args, self.kept_rows, dataset is not None)

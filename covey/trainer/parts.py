@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
+from covey.sample.sampling import Sampling, generation_options
 from covey.score.advantages import Scale
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
@@ -104,6 +105,84 @@ def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[i
         loading.switch_off_dropout(policy)
     more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id")
     return tokenizer, policy, tuple(stop_ids(tokenizer, loading.generation_config(policy), more_ends))
+
+
+def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
+    """Return how training samples.
+
+    Args:
+        ending: ids that end a completion.
+        padding: the tokenizer's padding id; it is never drawn, unless it ends a completion too.
+
+    Raises:
+        ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
+    """
+    options = generation_options(setup.as_dict(args.generation_kwargs), _own_numbers(args))
+    return Sampling(
+        max_new_tokens=args.max_completion_length,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        min_p=args.min_p or 0.0,
+        repetition_penalty=args.repetition_penalty,
+        min_new_tokens=options.min_new_tokens,
+        suppress_tokens=options.suppress_tokens,
+        padding_id=None if padding in ending else padding,
+        begin_suppress_tokens=options.begin_suppress_tokens,
+        bad_words_ids=options.bad_words_ids,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
+        stop_ids=tuple(ending),
+        stop_strings=options.stop_strings,
+        seed=args.seed,
+    )
+
+
+EVALUATED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+"""Numbers that evaluation may have of its own."""
+
+OFF = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Values that None stands for."""
+
+
+def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
+    """Return how evaluation samples: as training does, but for what `eval_generation_kwargs` says.
+
+    Its `eos_token_id` adds to the ids that end a completion, as that of `generation_kwargs` does.
+
+    Raises:
+        ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
+    """
+    given = dict(setup.as_dict(args.eval_generation_kwargs))
+    changed: dict[str, Any] = {"greedy": True} if given.pop("do_sample", True) is False else {}
+    for name in [name for name in EVALUATED if name in given]:
+        value = given.pop(name)
+        changed[name] = OFF.get(name) if value is None else value
+        if isinstance(changed[name], bool) or not isinstance(changed[name], int | float):
+            raise ConfigError(
+                f"eval_generation_kwargs sets {name}={value!r}; it must be a number. Leave it out for training's."
+            )
+    options = generation_options(given, _own_numbers(args), "eval_generation_kwargs")
+    changed |= {
+        name: value for name, value in vars(options).items() if name in given and name != "eos_token_id"
+    }
+    ending = tuple(dict.fromkeys((*training.stop_ids, *options.eos_token_id)))
+    padding = None if training.padding_id in ending else training.padding_id
+    try:
+        return replace(training, **changed, stop_ids=ending, padding_id=padding)
+    except ConfigError as error:
+        raise ConfigError(f"eval_generation_kwargs: {error}") from error
+
+
+def _own_numbers(args: GRPOConfig) -> dict[str, float | None]:
+    """Return the sampling options that are fields of GRPOConfig, by field name."""
+    return {
+        "max_completion_length": args.max_completion_length,
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+        "top_k": args.top_k,
+        "min_p": args.min_p,
+        "repetition_penalty": args.repetition_penalty,
+    }
 
 
 def make_engine(args: GRPOConfig, tokenizer: Any, ending: Sequence[int], autocast: Any) -> NativeEngine:
