@@ -30,6 +30,56 @@ did not hold, so it counts as 0 and was not run. `failed`: our fault, not the po
 """
 
 
+# --- choices: what the settings of the three steps may say. GRPOConfig is checked against them, the steps read them.
+
+Overlong = Literal["truncate", "drop", "error"]
+"""A prompt above the limit: cut its content, drop the row, or raise."""
+
+AdvantageEstimator = Literal["grpo", "rloo", "leave_one_out", "reinforce_pp", "maxrl", "opo", "pass_at_k"]
+"""The baseline and scale of the advantages; see `covey.score.estimators`."""
+
+Aggregation = Literal["sum_then_normalize", "normalize_then_sum"]
+"""The order in which several rewards become one advantage."""
+
+Scale = Literal["group", "batch", "none"]
+"""The deviation that advantages are divided by."""
+
+LossType = Literal[
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "bnpo",
+    "prompt_mean",
+    "luspo",
+    "gmpo",
+    "cispo",
+    "sapo",
+    "vespo",
+    "dppo",
+    "clip_cov",
+    "kl_cov",
+]
+"""The loss of a token, together with the way token losses are summed."""
+
+ReductionName = Literal["grpo", "dr_grpo", "dapo", "bnpo", "prompt_mean", "luspo"]
+"""The way token losses are summed; see `covey.update.reduction`."""
+
+RatioLevel = Literal["token", "sequence", "sequence_token"]
+"""The ratio r of each token, of its completion (GSPO), or of both (GSPO-token)."""
+
+CispoBound = Literal["absolute", "relative"]
+"""CISPO caps weights at `epsilon_high` itself, or at 1 + `epsilon_high`."""
+
+KlEstimator = Literal["k1", "k2", "k3"]
+"""The estimator of the KL divergence to the reference; see `covey.update.kl`."""
+
+CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+"""The unit that is weighed for what the sampler computed differently, and what happens beyond the cap."""
+
+TruncatedCount = Literal["sequences", "tokens_and_sequences", "none"]
+"""What masked completions count as in the denominators of the loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt, ready to be sampled from."""

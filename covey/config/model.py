@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from covey.config.fields import checks_names, help_text
+from covey.config.choices import QuantType
 from covey.config.hardware import has_cuda, has_package, use_instead
-from covey.config.values import one_of
+from covey.config.validation import check_choices, checks_names, help_text
 from covey.errors import ConfigError
 
 
@@ -47,7 +47,7 @@ class ModelConfig:
     use_dora: bool = help_text(False, "Weight-decomposed adapter (arXiv:2402.09353).")
     load_in_8bit: bool = help_text(False, "Frozen weights in 8 bits.")
     load_in_4bit: bool = help_text(False, "Frozen weights in 4 bits.")
-    bnb_4bit_quant_type: str = help_text("nf4", "'nf4' or 'fp4'.")
+    bnb_4bit_quant_type: QuantType = help_text("nf4", "'nf4' or 'fp4'.")
     use_bnb_nested_quant: bool = help_text(False, "Quantise the constants of the quantisation too.")
     bnb_4bit_quant_storage: str | None = help_text(None, "Type that the 4-bit weights are stored in.")
 
@@ -58,7 +58,7 @@ class ModelConfig:
             self.model_revision = self.revision
         if self.load_in_4bit and self.load_in_8bit:
             raise ConfigError("load_in_4bit and load_in_8bit are both set. Choose one.")
-        one_of("bnb_4bit_quant_type", self.bnb_4bit_quant_type, ("nf4", "fp4"))
+        check_choices(self, ModelConfig)
         if self.lora_target_modules == ["all-linear"]:
             self.lora_target_modules = "all-linear"
 

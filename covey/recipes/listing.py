@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from covey.config import GRPOConfig, ModelConfig
-from covey.config.kinds import describe, kinds_of
+from covey.config.validation import describe, kinds_of
 from covey.recipes.settings import default_of
 
 MOST_WORDS = 60

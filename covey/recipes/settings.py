@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, is_dataclass
 from typing import Any, TypeVar
 
-from covey.config.kinds import describe, fits_any, is_enum, kinds_of, options
+from covey.config.validation import fits_any, is_enum, kinds_of, options, refusal
 from covey.errors import ConfigError
 from covey.recipes.nodes import Node, nearest, shown
 
@@ -69,7 +69,7 @@ def default_of(field: Field[Any]) -> Any:
 def _value(name: str, node: Node, kind: Any) -> Any:
     value = node.plain()
     if not fits_any(value, kind):
-        raise node.error(f"{name} is {shown(node.value)}; it must be {describe(kind)}.")
+        raise node.error(refusal(name, value, kind, shown=shown(node.value)))
     for option in options(kind):
         if is_enum(option) and isinstance(value, str):
             _check_member(name, node, option)

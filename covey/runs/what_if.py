@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,10 @@ from covey.rewards.evaluate import evaluate
 from covey.runs import Run
 from covey.runs.record.regroup import regroup
 from covey.score.advantages import has_spread, rows_of
-from covey.score.estimators import BASELINES, Outcomes, estimator
+from covey.score.estimators import Outcomes, estimator
 from covey.score.scorer import reward_batch
 from covey.score.shaping import Shaping, shaped_totals
-from covey.types import Completion, Group, Prompt, Score
+from covey.types import AdvantageEstimator, Aggregation, Completion, Group, LossType, Prompt, Scale, Score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 CHOICES: dict[str, Sequence[str]] = {
-    "advantage_estimator": ("grpo", *BASELINES),
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "scale_rewards": ("group", "batch", "none"),
-    "loss_type": tuple(LOSS_TYPES),
+    "advantage_estimator": get_args(AdvantageEstimator),
+    "multi_objective_aggregation": get_args(Aggregation),
+    "scale_rewards": get_args(Scale),
+    "loss_type": get_args(LossType),
 }
-"""What the settings can say that decide about advantages and weights."""
+"""Values of the settings that decide about advantages and weights."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class WhatIf:
     """Weights by reward name; rewards that are not named keep theirs."""
     rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Functions that take the place of recorded rewards, or stand beside them under a new name with weight 1."""
-    advantage_estimator: str | None = None
-    multi_objective_aggregation: str | None = None
-    scale_rewards: str | None = None
+    advantage_estimator: AdvantageEstimator | None = None
+    multi_objective_aggregation: Aggregation | None = None
+    scale_rewards: Scale | None = None
     truncated_reward: float | None = None
     truncated_in_baseline: bool | None = None
-    loss_type: str | None = None
+    loss_type: LossType | None = None
     mask_truncated_completions: bool | None = None
     drop_groups_without_spread: bool = False
     """Leave groups without spread out of the loss and its totals, as dynamic sampling does."""

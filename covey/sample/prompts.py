@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from covey.errors import DatasetError
 from covey.sample.chat import Tokenizer, encode_prompt, leading_bos
-from covey.types import Message, Prompt, PromptContent
+from covey.types import Message, Overlong, Prompt, PromptContent
 
-Overlong = Literal["truncate", "drop", "error"]
 TEMPLATE_COLUMN = "chat_template_kwargs"
 """A column of this name adds to the run's chat-template arguments for its row."""
 

@@ -12,13 +12,12 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covey.types import Scale
+
 Floats = NDArray[np.float64]
-Scale = Literal["group", "batch", "none"]
 
 EPSILON = 1e-4
 """Added to the deviation before dividing, in the units of the rewards."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.score.advantages import Floats, Scale, gdpo_advantages, group_advantages
+from covey.score.advantages import Floats, gdpo_advantages, group_advantages
 from covey.score.baselines import (
     leave_one_out_advantages,
     maxrl_advantages,
@@ -17,6 +17,7 @@ from covey.score.baselines import (
     reinforce_pp_advantages,
     rloo_advantages,
 )
+from covey.types import AdvantageEstimator, Aggregation, Scale
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Outcomes:
 Estimator = Callable[[Outcomes], Floats]
 """Outcomes → one advantage per completion."""
 
-BASELINES: dict[str, Estimator] = {
+BASELINES: dict[AdvantageEstimator, Estimator] = {
     "rloo": lambda o: rloo_advantages(o.totals, o.groups),
     "leave_one_out": lambda o: leave_one_out_advantages(o.totals, o.groups),
     "maxrl": lambda o: maxrl_advantages(o.totals, o.groups),
@@ -77,7 +78,7 @@ BASELINES: dict[str, Estimator] = {
 
 
 def estimator(
-    name: str = "grpo", aggregation: str = "sum_then_normalize", scale: Scale = "group"
+    name: AdvantageEstimator = "grpo", aggregation: Aggregation = "sum_then_normalize", scale: Scale = "group"
 ) -> Estimator:
     """The estimator of a run.
 

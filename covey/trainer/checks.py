@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from covey.config import GRPOConfig
 from covey.errors import ConfigError, DatasetError, RewardError, warn
@@ -12,7 +12,7 @@ from covey.plan import Plan, make_plan
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
-from covey.sample.prompts import Overlong, PromptReader, checked_content
+from covey.sample.prompts import PromptReader, checked_content
 from covey.trainer.data import column_names, is_map_style
 
 MOST_PROMPTS = 100_000
@@ -105,7 +105,7 @@ def prompt_reader(args: GRPOConfig, tokenizer: Any, context: int | None) -> Prom
         tokenizer,
         as_dict(args.chat_template_kwargs),
         args.max_prompt_length,
-        cast(Overlong, args.overlong_prompts),
+        args.overlong_prompts,
         context,
         args.max_completion_length,
     )

@@ -18,13 +18,13 @@ from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling, generation_options
-from covey.score.advantages import Scale
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
 from covey.score.scorer import Judged, Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks as setup
 from covey.trainer.recording import Recording, resolved_display
+from covey.types import Scale
 
 
 @dataclass(frozen=True)

@@ -168,9 +168,7 @@ def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0
         logits: Tensor = model(**arguments).logits  # (rows, last - first, vocab)
     else:
         logits = model(**arguments).logits[:, first:last]
-    picked = [
-        logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))
-    ]
+    picked = [logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
     logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)  # (tokens, vocab)
     entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)
     return logprobs.gather(-1, batch.targets[:, None])[:, 0], entropy

@@ -16,13 +16,11 @@ TRL: beta, use_bias_correction_kl.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from torch import Tensor
 
+from covey.types import KlEstimator
 from covey.update.ratios import bounded_exp
-
-Estimator = Literal["k1", "k2", "k3"]
 
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
@@ -41,12 +39,10 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return bounded_exp(gap) - gap - 1
 
 
-ESTIMATORS: dict[Estimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+ESTIMATORS: dict[KlEstimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 
-def kl_loss(
-    estimator: Estimator, logprobs: Tensor, ref_logprobs: Tensor, ratios: Tensor | None
-) -> Tensor:
+def kl_loss(estimator: KlEstimator, logprobs: Tensor, ref_logprobs: Tensor, ratios: Tensor | None) -> Tensor:
     """Compute the divergence as a loss per token, shape (tokens,).
 
     Args:
@@ -61,7 +57,7 @@ def kl_loss(
 
 
 def completion_divergences(
-    estimator: Estimator, logprobs: Tensor, ref_logprobs: Tensor, row: Tensor, num_rows: int
+    estimator: KlEstimator, logprobs: Tensor, ref_logprobs: Tensor, row: Tensor, num_rows: int
 ) -> list[float]:
     """Compute the divergence of each completion, summed over its tokens: the penalty on its reward, in nats.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from covey.errors import ConfigError
 from covey.metrics import Metric
-from covey.update.kl import Estimator, k3, kl_loss
+from covey.update.kl import KlEstimator, k3, kl_loss
 from covey.update.losses.clipped import Clipped
 from covey.update.ratios import BOUND, ratio
 from covey.update.sampler_correction import (
@@ -42,7 +42,7 @@ class Objective:
     """Completions beyond are left out, see `covey.update.sampler_correction`; None: all stay."""
     beta: float = 0.0
     """Weight of the divergence to the reference."""
-    kl_estimator: Estimator = "k3"
+    kl_estimator: KlEstimator = "k3"
     unbiased_kl: bool = True
     """Whether the estimate is weighed by the ratio so that its gradient is that of the divergence."""
 
@@ -63,9 +63,7 @@ class Objective:
         metrics |= factor_metrics | gap_metrics(terms) | ratio_metrics(terms)
         if terms.ref_logprobs is not None:
             ratios = ratio(terms.logprobs, terms.old_logprobs) if self.unbiased_kl else None
-            total = total + self.beta * kl_loss(
-                self.kl_estimator, terms.logprobs, terms.ref_logprobs, ratios
-            )
+            total = total + self.beta * kl_loss(self.kl_estimator, terms.logprobs, terms.ref_logprobs, ratios)
             metrics["kl"] = terms.mean(k3(terms.logprobs, terms.ref_logprobs))
         if terms.entropy is not None:
             metrics["entropy"] = terms.mean(terms.entropy)

@@ -6,17 +6,14 @@ anything. The metric `ratio/bounded` says how often that happens.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from covey.types import RatioLevel
 from covey.update.terms import LossTerms
 
 BOUND = 20.0
 """Largest absolute log-ratio that is exponentiated; exp(20) is about 5e8."""
-
-Level = Literal["token", "sequence", "sequence_token"]
 
 
 def bounded_exp(log_ratios: Tensor) -> Tensor:
@@ -29,7 +26,7 @@ def ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     return bounded_exp(logprobs - old_logprobs)
 
 
-def ratios_at(level: Level, terms: LossTerms) -> Tensor:
+def ratios_at(level: RatioLevel, terms: LossTerms) -> Tensor:
     """Return the ratio of each token at a level, shape (tokens,).
 
     `token`             r = exp(l - o)                           GRPO

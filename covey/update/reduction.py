@@ -26,10 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-Truncated = Literal["sequences", "tokens_and_sequences", "none"]
-ReductionName = Literal["grpo", "dr_grpo", "dapo", "bnpo", "prompt_mean", "luspo"]
+from covey.types import ReductionName, TruncatedCount
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Reduction:
     name: ReductionName
     max_length: int
     """The limit of new tokens, L_max."""
-    truncated: Truncated = "sequences"
+    truncated: TruncatedCount = "sequences"
     """What masked completions count for in the denominators."""
 
 
@@ -72,7 +70,7 @@ class Totals:
         lengths: Sequence[int],
         in_loss: Sequence[bool],
         prompts: Sequence[Hashable],
-        truncated: Truncated = "sequences",
+        truncated: TruncatedCount = "sequences",
     ) -> Totals:
         """Count one micro-batch.
 

@@ -22,26 +22,24 @@ TRL: vllm_importance_sampling_correction, _mode, _clip_max (cap) and _clip_min (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from covey.metrics import Largest, Mean, Metric, Smallest
+from covey.types import CorrectionMode
 from covey.update.ratios import bounded_exp
 from covey.update.terms import LossTerms
 
 ROUNDING = 1e-3
 """Log-weights below this are taken for rounding, in nats."""
 
-Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
-
 
 @dataclass(frozen=True)
 class SamplerCorrection:
     """How tokens are weighed for what the sampler did differently."""
 
-    mode: Mode = "token_truncate"
+    mode: CorrectionMode = "token_truncate"
     cap: float | None = 2.0
     """Largest weight; None: no limit."""
     floor: float | None = None

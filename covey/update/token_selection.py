@@ -47,9 +47,7 @@ class TokenSelection:
         """Whether old log-probabilities and entropies of a whole step have to be known before it is trained on."""
         return self.entropy_share < 1 or self.covariance_share is not None
 
-    def choose(
-        self, step: Sequence[MicroBatch], entropies: Sequence[Tensor], gather: GatherArrays
-    ) -> None:
+    def choose(self, step: Sequence[MicroBatch], entropies: Sequence[Tensor], gather: GatherArrays) -> None:
         """Write the chosen tokens into the micro-batches of an optimizer step. Collective.
 
         Args:

@@ -16,7 +16,7 @@ from covey.metrics import Mean, Metric, Total
 from covey.update.activation_offload import offloaded
 from covey.update.entropy import EntropyBonus
 from covey.update.forward import Forward
-from covey.update.kl import Estimator, completion_divergences, k3
+from covey.update.kl import KlEstimator, completion_divergences, k3
 from covey.update.micro_batch import MicroBatch, build_micro_batches, micro_batch
 from covey.update.objective import Objective
 from covey.update.oom_retry import OomRetry
@@ -43,7 +43,7 @@ class KlPenalty:
     """A divergence to the reference that is taken off rewards instead of being added to the loss."""
 
     beta: float
-    estimator: Estimator = "k1"
+    estimator: KlEstimator = "k1"
 
 
 class Updater:
@@ -200,7 +200,9 @@ class Updater:
             is_last = part is parts[-1]
             with nullcontext() if is_last else self.accelerator.no_sync(model), self.forward.layout(part):
                 losses.append(step(part))
-        if batch.old_logprobs is None:  # the weights have not moved yet; for passes to come these are the old ones
+        if (
+            batch.old_logprobs is None
+        ):  # the weights have not moved yet; for passes to come these are the old ones
             batch.old_logprobs = torch.cat([logprobs for _, _, logprobs in self._parts])
         return torch.stack(losses).sum()
 

@@ -16,15 +16,14 @@ TRL: loss_type="cispo", epsilon_high.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from covey.metrics import Metric
-from covey.update.ratios import Level, ratios_at
+from covey.types import CispoBound, RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
-
-Bound = Literal["absolute", "relative"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class Cispo:
 
     low: float
     high: float
-    bound: Bound = "absolute"
-    level: Level = "token"
+    bound: CispoBound = "absolute"
+    level: RatioLevel = "token"
     needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
@@ -44,6 +43,6 @@ class Cispo:
         return -weights * terms.advantages * terms.logprobs, capped
 
 
-def clipped_weights(ratios: Tensor, low: float, high: float, bound: Bound) -> Tensor:
+def clipped_weights(ratios: Tensor, low: float, high: float, bound: CispoBound) -> Tensor:
     """Return the weight w of each token, shape (tokens,)."""
     return ratios.clamp(max=high) if bound == "absolute" else ratios.clamp(1 - low, 1 + high)

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from covey.metrics import Largest, Metric, Smallest
-from covey.update.ratios import Level, ratios_at
+from covey.types import RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
 
 
@@ -38,7 +39,7 @@ class Clipped:
     """The clipped loss of GRPO; formula and paper at the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
-    level: Level = "token"
+    level: RatioLevel = "token"
     needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:

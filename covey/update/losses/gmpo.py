@@ -30,7 +30,9 @@ class Gmpo:
     needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
-        clipped = one_sided(terms.logprobs - terms.old_logprobs, terms.advantages, self.clip.low, self.clip.high)
+        clipped = one_sided(
+            terms.logprobs - terms.old_logprobs, terms.advantages, self.clip.low, self.clip.high
+        )
         losses = -bounded_exp(terms.row_means(clipped)) * terms.advantages
         ratios = ratio(terms.logprobs, terms.old_logprobs).detach()
         return losses, clip_metrics(terms, ratios, math.exp(-self.clip.low), math.exp(self.clip.high))

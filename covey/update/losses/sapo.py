@@ -16,7 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from covey.update.ratios import Level, ratios_at
+from covey.types import RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
 
 
@@ -26,7 +27,7 @@ class Sapo:
 
     temperature_pos: float = 1.0
     temperature_neg: float = 1.05
-    level: Level = "token"
+    level: RatioLevel = "token"
     needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
