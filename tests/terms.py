@@ -40,14 +40,14 @@ def terms(
     now = flat(new if new is not None else [[-1.0] * n for n in lengths]).requires_grad_()
     old = now.detach() - flat(log_ratios)
     return LossTerms(
-        new=now,
-        old=old,
-        sampled=old if sampled is None else flat(sampled),
+        logprobs=now,
+        old_logprobs=old,
+        sampler_logprobs=old if sampled is None else flat(sampled),
         advantages=tensor(*advantages)[row],
         weights=tensor(*(weights or [1.0] * len(lengths)))[row],
         row=row,
         num_rows=len(lengths),
-        reference=None if reference is None else flat(reference),
+        ref_logprobs=None if reference is None else flat(reference),
         **rest,
     )
 

@@ -5,7 +5,7 @@ import torch
 
 import covey.kernels.blockwise_attention as module
 from covey.kernels.blockwise_attention import PackedSection, blocks, blockwise_attention
-from covey.update.packed_attention import _attend
+from covey.update.packed_attention import fused_attention
 
 SECTIONS = {
     "one group": (PackedSection(0, 5, (4, 4, 4)),),
@@ -61,7 +61,7 @@ def test_blocks_equal_the_whole_matrix(monkeypatch, sections, size):
 @pytest.mark.parametrize("sections", SECTIONS.values(), ids=SECTIONS)
 def test_the_way_of_other_devices_is_the_same(sections):
     def fused(*given):
-        return _attend(*(x[None] for x in given), sections, 0.3, 0.0)[0]
+        return fused_attention(*(x[None] for x in given), sections, 0.3, 0.0)[0]
 
     assert_equals_the_whole_matrix(fused, sections)
 

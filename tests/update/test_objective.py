@@ -148,7 +148,9 @@ def test_a_loss_without_gradient_is_named():
             Objective(detached, beta=beta)(terms([[0.0]], [1.0], reference=[[-1.0]]))
 
 
-@pytest.mark.parametrize("use", [lambda t: t.logprobs - t.ref_logprobs, lambda t: t.ref_logprobs.exp() * t.logprobs])
+@pytest.mark.parametrize(
+    "use", [lambda t: t.logprobs - t.ref_logprobs, lambda t: t.ref_logprobs.exp() * t.logprobs]
+)
 def test_a_loss_that_looks_at_a_term_that_is_not_there(use):
     with pytest.raises(ConfigError, match=r"terms.ref_logprobs needs beta above 0"):
         Objective(use)(terms([[0.0, 0.0]], [1.0]))

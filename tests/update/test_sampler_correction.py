@@ -46,7 +46,8 @@ def test_weights(mode, cap, floor, weights):
 
 
 @pytest.mark.parametrize(
-    ("correction", "loss"), [(SamplerCorrection(cap=2.0), -1.149776), (SamplerCorrection("sequence_mask", 3.0), -1.491825)]
+    ("correction", "loss"),
+    [(SamplerCorrection(cap=2.0), -1.149776), (SamplerCorrection("sequence_mask", 3.0), -1.491825)],
 )
 def test_the_token_mean_of_a_corrected_loss(correction, loss):
     objective = Objective(Clipped(), correction)

@@ -20,8 +20,8 @@ def batch():
         advantages=torch.arange(5.0),
         weights=torch.arange(5.0) + 10,
         mask=tokens > 2,
-        sampled=tokens,
-        reference=tokens + 100,
+        sampler_logprobs=tokens,
+        ref_logprobs=tokens + 100,
         rows=(7, 8, 9, 10, 11),
         num_dropped=3,
     )
