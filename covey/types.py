@@ -168,6 +168,11 @@ class Score:
     def __post_init__(self) -> None:
         assert (self.value is not None) == (self.status == "value"), (self.value, self.status)
 
+    @property
+    def counted(self) -> float | None:
+        """The number that enters sums and spreads, before its weight: 0 where gated, None where there is none."""
+        return 0.0 if self.status == "gated" else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
@@ -182,3 +187,7 @@ class ScoredGroup:
     """What the group says about each completion; exactly 0 where the total is None. Never overwrites the reward."""
     extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Columns that rewards added through `log_extra`."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By reward name: what its scores were multiplied with in the totals."""
+    penalties: tuple[float, ...] = ()
+    """Taken off each total before advantages are worked out; empty: nothing."""

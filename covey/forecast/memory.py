@@ -76,7 +76,7 @@ class Demand:
     budget: int | None = None
     """Bytes that keys and values may take; None: as much as they need."""
     max_tokens: int | None = None
-    """Tokens that a forward pass may read, see `covey.update.token_budget`; None: a whole micro-batch."""
+    """Tokens that a forward pass may read, see `covey.update.oom_retry`; None: a whole micro-batch."""
     is_offloaded: bool = False
     """Whether activations wait in the host's memory."""
 

@@ -10,32 +10,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from covey.metrics import Mean, Metric
-from covey.score.scorer import Judged
-from covey.types import Prompt
+from covey.types import Prompt, ScoredGroup
 
 
 def refilled(
-    judged: Sequence[Judged],
-    has_signal: Callable[[Judged], bool],
+    scored: Sequence[ScoredGroup],
+    has_signal: Callable[[ScoredGroup], bool],
     reserve: Sequence[Prompt],
     limit: int,
-    attempt: Callable[[Sequence[Prompt]], list[Judged]],
+    attempt: Callable[[Sequence[Prompt]], list[ScoredGroup]],
     gather: Callable[[Any], list[Any]],
-) -> tuple[list[Judged], dict[str, Metric]]:
+) -> tuple[list[ScoredGroup], dict[str, Metric]]:
     """The groups of this process, those without a signal replaced as far as fresh prompts gave some.
 
     Args:
-        judged: in the order in which they are trained on.
+        scored: in the order in which they are trained on.
         has_signal: whether a group teaches something.
         reserve: fresh prompts, taken from the front.
         limit: rounds at most.
-        attempt: samples and judges prompts; every process calls it in every round, maybe with none.
+        attempt: samples prompts and runs the rewards; every process calls it in every round, maybe with none.
         gather: every process's value: rounds go on while any process misses a group.
 
     Returns:
         As many groups as were given, and metrics.
     """
-    groups, rounds, used = list(judged), 0, 0
+    groups, rounds, used = list(scored), 0, 0
     signals = [has_signal(g) for g in groups]
     before = sum(signals)
     while rounds < limit:

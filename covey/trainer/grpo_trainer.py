@@ -1,6 +1,6 @@
 """GRPOTrainer: the three steps on transformers.Trainer's hooks.
 
-    get_batch_samples   once per optimizer step:  engine.generate → scorer.score → micro-batches    1 sample, 2 score
+    get_batch_samples   once per optimizer step:  engine.generate → scorer.run_rewards → micro-batches    1 sample, 2 score
     compute_loss        once per micro-batch:     forward → objective                               3 update
 
 The Trainer owns the loop, so callbacks, schedulers, optimizers, loggers and checkpoints are the ones people know.
@@ -25,9 +25,7 @@ from covey.models.inspect import context_length
 from covey.plan import warn_if_cycled
 from covey.rewards.mixture import Mixture
 from covey.sample.engine import Engine, in_order
-from covey.score.counts import completion_metrics, no_task_metrics, task_metrics, token_metrics
-from covey.score.scorer import Judged
-from covey.score.signals import Signals
+from covey.score.score_metrics import completion_metrics, no_task_metrics, task_metrics, token_metrics
 from covey.trainer import checks as setup
 from covey.trainer import parts as construction
 from covey.trainer.allotment import Allotment, window_loader
@@ -160,7 +158,6 @@ class GRPOTrainer(RecordedTrainer):
         self.has_signal = construction.signal_test(self.args, weights)
         self.rewards = rewards
         self.scorer = construction.make_scorer(self.args, rewards, weights, self._exchange)
-        self.signals = Signals()
 
     def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
         args = self.args
@@ -218,25 +215,24 @@ class GRPOTrainer(RecordedTrainer):
 
     def _score(self, prompts: Sequence[Prompt], reserve: Sequence[Numbered]) -> list[ScoredGroup]:
         """Scored groups of these prompts, or of fresh ones where dynamic sampling replaced them."""
-        judged = self._attempt(prompts)
+        scored = self._attempt(prompts)
         if self.args.dynamic_sampling:
             fresh, limit = self.allotment.fresh(reserve), self.args.dynamic_sampling_rounds
-            judged, metrics = refilled(judged, self.has_signal, fresh, limit, self._attempt, self._exchange)
+            scored, metrics = refilled(scored, self.has_signal, fresh, limit, self._attempt, self._exchange)
             self.books.note(metrics)
         with self.books.timed("score"):
-            scored, metrics = self.scorer.settle(judged)
+            scored, metrics = self.scorer.add_advantages(scored)
         self.books.note(metrics)
-        self.signals.check(scored, self.state.global_step)
         return scored
 
-    def _attempt(self, prompts: Sequence[Prompt]) -> list[Judged]:
+    def _attempt(self, prompts: Sequence[Prompt]) -> list[ScoredGroup]:
         """Sample groups and ask the rewards."""
         groups = self._sample(prompts)
         with self.books.timed("score"):
-            judged, metrics = self.scorer.judge(groups, self.state, self._kl_penalties(groups))
-        tasks = task_metrics([j.scored for j in judged], self.args.task_column)
+            scored, metrics = self.scorer.run_rewards(groups, self.state, self._kl_penalties(groups))
+        tasks = task_metrics(scored, self.args.task_column)
         self.books.note(merge(metrics, completion_metrics(groups), tasks, token_metrics(groups)))
-        return judged
+        return scored
 
     def _sample(self, prompts: Sequence[Prompt]) -> list[Group]:
         window = self.state.global_step * self.plan.accumulation // self.plan.window_passes

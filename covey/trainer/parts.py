@@ -22,11 +22,11 @@ from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling, generation_options
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
-from covey.score.scorer import Judged, Scorer
+from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks as setup
 from covey.trainer.recording import Recording, resolved_display
-from covey.types import Scale
+from covey.types import Scale, ScoredGroup
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.forward import Forward
 from covey.update.losses import Cispo, Clip, ClipCov, Clipped, Dppo, Gmpo, KlCov, Luspo, Sapo, Vespo
@@ -219,7 +219,7 @@ def make_scorer(
     return Scorer(rewards, fixed, estimate, gather, args.process_index, shaping)
 
 
-def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Judged], bool]:
+def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
     """Whether a group teaches something, by the rewards that dynamic sampling looks at.
 
     Raises:
@@ -234,9 +234,9 @@ def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Jud
         )
     per_reward = args.multi_objective_aggregation == "normalize_then_sum"
 
-    def has_signal(judged: Judged) -> bool:
-        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in judged.scored.scores}
-        return carries_signal(judged.scored, heeded, per_reward)
+    def has_signal(scored: ScoredGroup) -> bool:
+        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in scored.scores}
+        return carries_signal(scored, heeded, per_reward)
 
     return has_signal
 

@@ -70,6 +70,9 @@ class RunSession:
             self._statistics = self.writer.groups(step, groups)
         elif self.hints is not None:
             self._statistics = group_statistics(groups, [None] * len(groups), self.hints.history.rewards)
+        if self.hints is not None:
+            for message in self.hints.sampled(step, groups):
+                self.event("warning", message, step)
 
     def step(
         self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float] | None = None

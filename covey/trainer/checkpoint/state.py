@@ -23,7 +23,7 @@ import torch
 
 from covey.errors import CheckpointError, RewardError
 from covey.metrics import Ledger
-from covey.rewards.mixture import Mixture
+from covey.rewards.mixture import Mixture, MixtureState
 from covey.trainer.nonfinite import Guard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
@@ -119,9 +119,9 @@ def check_reward_states(rewards: Mixture) -> None:
     _checked(rewards.state_dict())
 
 
-def _checked(states: dict[str, Any]) -> dict[str, Any]:
+def _checked(states: MixtureState) -> MixtureState:
     """The states of the rewards, each of which can be read back without running code from the file."""
-    for name, state in states.get("rewards", {}).items():
+    for name, state in states["rewards"].items():
         buffer = io.BytesIO()
         try:
             torch.save(state, buffer)
