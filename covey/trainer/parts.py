@@ -13,7 +13,7 @@ from covey.config import GRPOConfig
 from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Metric
-from covey.models import loading
+from covey.models import adapters, loading
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
@@ -116,7 +116,7 @@ def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[i
         strict_hardware=args.strict_hardware,
     )
     loading.check_causal(policy)
-    policy = loading.with_adapter(policy, given.peft_config, args.seed)
+    policy = adapters.with_adapter(policy, given.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
     more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id")
