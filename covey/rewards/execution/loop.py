@@ -7,7 +7,9 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class EventLoop:
@@ -22,7 +24,7 @@ class EventLoop:
         self.owner = os.getpid()
         threading.Thread(target=self.loop.run_forever, name="covey-rewards", daemon=True).start()
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
 
@@ -31,7 +33,7 @@ _lock = threading.Lock()
 
 
 def event_loop() -> EventLoop:
-    """The loop of this process; a fork gets one of its own."""
+    """Return the loop of this process; a fork gets one of its own."""
     global _event_loop
     with _lock:
         if _event_loop is None or _event_loop.owner != os.getpid():
