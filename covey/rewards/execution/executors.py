@@ -45,15 +45,12 @@ def call_on_loop(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
             reward.function(**reward.wanted(batch.arguments(notes))), reward.options.timeout
         )
 
-    future = event_loop().submit(limited())
     try:
-        return future.result()
+        return event_loop().run(limited())
     except TimeoutError:
         if reward.options.timeout is None:
             raise
         raise CallTimeout(f"cancelled after {reward.options.timeout} s") from None
-    finally:
-        future.cancel()
 
 
 _given_up: dict[str, list[threading.Thread]] = {}
@@ -81,6 +78,7 @@ def call_in_thread(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
     thread.start()
     thread.join(reward.options.timeout)
     if not outcome.done():
+        event_loop().cancel(thread)  # a judge's requests end; what cannot be interrupted runs on
         _given_up.setdefault(reward.name, []).append(thread)
         raise CallTimeout(f"given up after {reward.options.timeout} s; its thread runs on")
     value = outcome.result()

@@ -74,7 +74,7 @@ class Judge:
         **columns: Any,
     ) -> list[float]:
         references = columns[self.reference] if self.reference else [None] * len(completions)
-        scores = event_loop().submit(self._score_all(prompts, completions, references)).result()
+        scores = event_loop().run(self._score_all(prompts, completions, references))
         if log_metric is not None and scores:
             log_metric(
                 f"judges/{self.__name__}/failed_share",
