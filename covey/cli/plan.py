@@ -158,7 +158,7 @@ def setting_rows(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def _rows_of(dataset: Any, task_column: str) -> str:
-    from covey.trainer.checks import task_names
+    from covey.trainer.data import task_names
 
     if dataset is None:
         return "none"

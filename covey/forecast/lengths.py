@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from covey.errors import CoveyError
 from covey.recipes import Recipe
-from covey.trainer.data import is_map_style
+from covey.trainer.data import is_map_style, kept_rows
 
 MOST_ROWS = 256
 """Rows that are looked at, spread evenly over the dataset."""
@@ -34,14 +34,14 @@ def prompt_lengths(recipe: Recipe, loads_data: bool = True) -> Lengths:
         CoveyError: neither the data nor a limit says it.
     """
     from covey.models import loading
-    from covey.trainer import checks as setup
+    from covey.trainer.parts import prompt_reader
 
     args = recipe.config
     if not loads_data or recipe.train_dataset is None or not is_map_style(recipe.train_dataset):
         return _limit(args.max_prompt_length)
     tokenizer = loading.load_tokenizer(recipe.tokenizer(), recipe.model_config, args.trust_remote_code)
-    reader = setup.prompt_reader(args, tokenizer, None)
-    numbers = setup.kept_rows(recipe.train_dataset, reader) or []
+    reader = prompt_reader(args, tokenizer, None)
+    numbers = kept_rows(recipe.train_dataset, reader) or []
     step = max(1, len(numbers) // MOST_ROWS)
     seen = [len(reader.read(recipe.train_dataset[n], n, (n, 0)).ids) for n in numbers[::step][:MOST_ROWS]]
     return Lengths(sum(seen) / len(seen), max(seen), len(seen))

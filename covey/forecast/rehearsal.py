@@ -105,7 +105,7 @@ def rehearse(recipe: Recipe, plan: Plan, budget: float = 10.0) -> Timing:
     Raises:
         CoveyError: what training would raise.
     """
-    full = Scale(plan.prompts_per_window, recipe.config.max_completion_length)
+    full = Scale(plan.prompts_per_rollout, recipe.config.max_completion_length)
     smallest = _smallest(plan)
     seen: list[Rehearsed] = []
     with tempfile.TemporaryDirectory(prefix="covey-plan-") as folder:
@@ -158,7 +158,7 @@ def foreseen(seen: Sequence[Rehearsed], full: Scale, plan: Plan, iterations: int
     """
     last, of = seen[-1], plan.group_size
     rounds_of_sampling = iterations * max(
-        1, plan.window // plan.accumulation
+        1, plan.micro_batches_per_pass // plan.accumulation
     )  # optimizer steps that share one
     sampled, trained = full.groups / plan.ranks, plan.prompts_per_step / plan.ranks
     tokens = _expected(last, full)
@@ -242,7 +242,7 @@ class _Stage:
         later = [entry for entry in trainer.state.log_history if "time/sample" in entry][1:]
         last = min(later, key=lambda entry: entry["step_time"])
         return Rehearsed(
-            scale=replace(scale, groups=trainer.plan.prompts_per_window),
+            scale=replace(scale, groups=trainer.plan.prompts_per_rollout),
             sample=last["time/sample"],
             score=last["time/score"],
             update=last["time/update"],
@@ -272,6 +272,6 @@ def _smallest(plan: Plan) -> int:
 def _prompt_tokens(trainer: Any) -> float:
     """Mean length of a prompt, over the completions of a run."""
     logs = [entry for entry in trainer.state.log_history if "completions/mean_length" in entry]
-    completions = len(logs) * trainer.plan.prompts_per_window * trainer.plan.group_size
+    completions = len(logs) * trainer.plan.prompts_per_rollout * trainer.plan.group_size
     written = sum(entry["completions/mean_length"] for entry in logs) / len(logs)
     return max(0.0, float(logs[-1]["num_tokens"]) / completions - written)

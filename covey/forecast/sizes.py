@@ -68,7 +68,7 @@ def demand_of(recipe: Recipe, plan: Plan, prompt_tokens: int) -> Demand:
     return Demand(
         completions=args.per_device_train_batch_size,
         group=args.num_generations,
-        sampled=plan.prompts_per_window * plan.group_size // plan.ranks,
+        sampled=plan.prompts_per_rollout * plan.group_size // plan.ranks,
         prompt_tokens=prompt_tokens,
         completion_tokens=args.max_completion_length,
         weight_bytes=4 if given.load_in_4bit or given.load_in_8bit else weight,  # peft makes the rest float32

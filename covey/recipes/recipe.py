@@ -187,20 +187,21 @@ class Recipe:
             ConfigError, DatasetError: a plan that cannot be.
         """
         from covey.models import loading
-        from covey.trainer import checks as setup
+        from covey.trainer import parts
+        from covey.trainer.data import kept_rows
 
         args = self.config
         with self.located():
             rows: Sequence[int] | None = range(num_prompts or 0)
             if num_prompts is None:
-                reader = setup.prompt_reader(args, None, None)
+                reader = parts.prompt_reader(args, None, None)
                 if args.max_prompt_length is not None and args.overlong_prompts != "truncate":
                     tokenizer = loading.load_tokenizer(
                         self.tokenizer(), self.model_config, args.trust_remote_code
                     )
-                    reader = setup.prompt_reader(args, tokenizer, None)
-                rows = setup.kept_rows(self.train_dataset, reader)
-            return setup.training_plan(
+                    reader = parts.prompt_reader(args, tokenizer, None)
+                rows = kept_rows(self.train_dataset, reader)
+            return parts.training_plan(
                 args, rows, num_prompts is not None or self.train_dataset is not None, ranks
             )
 
@@ -253,12 +254,12 @@ class Recipe:
         Raises:
             CoveyError: with the line.
         """
-        from covey.trainer import checks as setup
+        from covey.trainer import checks
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):
-            setup.reward_weights(rewards, self.config.reward_weights)
-            setup.check_columns(rewards, self.train_dataset, self.eval_dataset)
+            checks.reward_weights(rewards, self.config.reward_weights)
+            checks.check_columns(rewards, self.train_dataset, self.eval_dataset)
         _ = self.compute_metrics, self._imported("loss"), self._callbacks()
         return rewards
 
