@@ -29,7 +29,7 @@ from covey import GRPOConfig, GRPOTrainer
 from covey.runs.hints.watch import HintWatch
 from covey.runs.record.writer import RunWriter
 from covey.runs.terminal.display import Display
-from covey.tasks import quickstart
+from covey.tasks import quickstart_run
 from covey.trainer.run_log import RunLog
 
 PARTS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -75,12 +75,12 @@ def measure(steps: int, display: str, folder: str) -> tuple[dict[str, float], fl
         console = Console(file=open(os.devnull, "w"), force_terminal=True, width=120, height=50)  # noqa: SIM115
         covey.trainer.run_log.Display = functools.partial(Display, console=console)  # type: ignore[assignment, misc]
     times = StepTimes(spent)
-    settings = {**quickstart.settings(steps=steps), "display": display}
+    settings = {**quickstart_run.settings(steps=steps), "display": display}
     trainer = GRPOTrainer(
-        str(quickstart.POLICY),
-        quickstart.RULES,
+        str(quickstart_run.POLICY),
+        quickstart_run.RULES,
         GRPOConfig(output_dir=folder, **settings),
-        Dataset.from_list(quickstart.train_rows(steps=steps)),
+        Dataset.from_list(quickstart_run.train_rows(steps=steps)),
         callbacks=[times],
     )
     trainer.train()

@@ -9,9 +9,9 @@ All of them are plain values: no tensors, no model, nothing to close. Derived fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -82,10 +82,8 @@ TruncatedCount = Literal["sequences", "tokens_and_sequences", "none"]
 """What masked completions count as in the denominators of the loss."""
 
 
-class Gather(Protocol):
-    """Returns every rank's value in rank order. Collective: every rank calls it equally often."""
-
-    def __call__(self, value: T, /) -> list[T]: ...
+Gather = Callable[[T], list[T]]
+"""Returns every rank's value in rank order. Collective: every rank calls it equally often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +174,11 @@ class Score:
     def __post_init__(self) -> None:
         assert (self.value is not None) == (self.status == "value"), (self.value, self.status)
 
+    @property
+    def counted(self) -> float | None:
+        """The number that enters sums and spreads, before its weight: 0 where gated, None where there is none."""
+        return 0.0 if self.status == "gated" else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
@@ -190,3 +193,7 @@ class ScoredGroup:
     """What the group says about each completion; exactly 0 where the total is None. Never overwrites the reward."""
     extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Columns that rewards added through `log_extra`."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By reward name: what its scores were multiplied with in the totals."""
+    penalties: tuple[float, ...] = ()
+    """Taken off each total before advantages are worked out; empty: nothing."""

@@ -22,8 +22,7 @@ from covey.recipes.nodes import Node, nearest, shown
 from covey.recipes.objects import bundled_rewards, called, imported, keyword_arguments, made, named_object
 from covey.recipes.settings import named
 from covey.rewards.mixture import Mixture
-from covey.rewards.names import reward_name, unique_names
-from covey.rewards.options import RewardOptions
+from covey.rewards.options import RewardOptions, reward_name, unique_names
 
 OPTIONS = tuple(field.name for field in fields(RewardOptions))
 KEYS = ("reward", "model", "arguments", "name", *OPTIONS)

@@ -3,7 +3,7 @@
     model: Qwen/Qwen2.5-0.5B-Instruct       a name, or settings of ModelConfig
     tokenizer: path                         another tokenizer than the model's own
     train: {learning_rate: 1.0e-6, ...}     settings of GRPOConfig
-    data: {...}                             see covey.recipes.data
+    data: {...}                             see covey.recipes.sources
     eval: {...}                             a dataset, or several by name
     rewards: [...]                          see covey.recipes.mixtures
     mixture: {on_error: missing, ...}       options of covey.rewards.Mixture
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from covey.config import GRPOConfig, ModelConfig, get_peft_config, get_quantization_config
 from covey.errors import ConfigError, CoveyError
 from covey.plan import Plan
-from covey.recipes.data import check_data_node, is_one_dataset, load_data
 from covey.recipes.mixtures import check_rewards_node, make_mixture, placeholder, reward_nodes
 from covey.recipes.nodes import Mark, Node, listed, nearest, node_of
 from covey.recipes.objects import imported
 from covey.recipes.overrides import merged, overridden
 from covey.recipes.reading import read_yaml
 from covey.recipes.settings import make, named, read_settings
+from covey.recipes.sources import check_data_node, is_one_dataset, load_data
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 Schedule = Callable[[float], float]
 """Progress in [0, 1] → weight."""
@@ -63,17 +62,24 @@ class Steps:
         return self.weights[bisect_right(self.points, progress) - 1]
 
 
-def progress_of(trainer_state: Any) -> float:
-    """How far training is, from 0 to 1; 0 outside of training."""
+def progress_of(trainer_state: object) -> float:
+    """Return how far training is, from 0 to 1; 0 outside of training."""
     step, total = getattr(trainer_state, "global_step", 0), getattr(trainer_state, "max_steps", 0)
     return min(max(step / total, 0.0), 1.0) if total and total > 0 else 0.0
 
 
-def weight_at(weight: Weight, task: Any, progress: float) -> float:
-    """The number that a weight is for one task at one point of training."""
+def weight_at(weight: Weight, task: str | None, progress: float) -> float:
+    """Return the number that a weight is for one task at one point of training."""
     if isinstance(weight, Mapping):
-        weight = weight.get(task, weight.get("*", 0.0))
+        weight = weight.get("*" if task is None else task, weight.get("*", 0.0))
     return float(weight(progress)) if callable(weight) else float(weight)
+
+
+def start_weight(weight: Weight) -> float:
+    """Return a weight at the start of training; of weights by task, the largest."""
+    if isinstance(weight, Mapping):
+        return max((weight_at(part, None, 0.0) for part in weight.values()), default=0.0)
+    return weight_at(weight, None, 0.0)
 
 
 def _share(progress: float, begin: float, until: float) -> float:

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, RewardError, warn
+from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
-from covey.rewards.evaluate import evaluate
+from covey.rewards.mixture import Mixture
 from covey.runs import Run
 from covey.runs.record.regroup import regroup
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import Outcomes, estimator
-from covey.score.scorer import reward_batch
 from covey.score.shaping import Shaping, shaped_totals
 from covey.types import AdvantageEstimator, Aggregation, Completion, Group, LossType, Prompt, Scale, Score
 
@@ -251,7 +251,7 @@ def _run_again(functions: Sequence[Reward], groups: Sequence[Group]) -> dict[str
                 f"Reward {reward.name!r} asks for the column {missing[0]!r}, which the recorded rows do not have. They "
                 f"have: {', '.join(sorted(columns)) or 'none'}."
             )
-    return evaluate(functions, {r.name: 1.0 for r in functions}, reward_batch(groups)).scores
+    return Mixture(*functions).score(RewardBatch.of_groups(groups)).scores
 
 
 def _as_recorded(rows: pa.Table, settings: Mapping[str, Any]) -> Scoring:
@@ -291,17 +291,13 @@ def _columns(rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequen
     failed = np.zeros((rows.num_rows, len(names)), dtype=bool)
     for k, name in enumerate(names):
         if name in replaced:
-            values[:, k] = [_value(score.value, score.status) for score in replaced[name]]
+            values[:, k] = [score.counted for score in replaced[name]]
             failed[:, k] = [score.status == "failed" for score in replaced[name]]
         elif f"score/{name}" in rows.column_names:
             status = np.array(rows[f"status/{name}"].to_pylist(), dtype=object)
             values[:, k] = np.where(status == "gated", 0.0, _floats(rows, f"score/{name}"))
             failed[:, k] = status == "failed"
     return _Columns(values, failed)
-
-
-def _value(value: float | None, status: str) -> float:
-    return 0.0 if status == "gated" else np.nan if value is None else value
 
 
 def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floats:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from covey.metrics import Mean, Metric
-from covey.score.scorer import Judged
-from covey.types import Gather, Prompt
+from covey.types import Gather, Prompt, ScoredGroup
 
 
 class DynamicSampling:
@@ -24,24 +23,28 @@ class DynamicSampling:
     """
 
     def __init__(
-        self, has_signal: Callable[[Judged], bool], reserve: Sequence[Prompt], limit: int, gather: Gather
+        self,
+        has_signal: Callable[[ScoredGroup], bool],
+        reserve: Sequence[Prompt],
+        limit: int,
+        gather: Gather[int],
     ) -> None:
         self.has_signal, self.reserve, self.limit, self.gather = has_signal, reserve, limit, gather
-        self.groups: list[Judged] = []
+        self.groups: list[ScoredGroup] = []
         """In the order in which they are trained on."""
         self.signals: list[bool] = []
         self.first_signals = self.rounds = self.used = 0
 
-    def add(self, judged: Sequence[Judged]) -> Sequence[Prompt] | None:
+    def add(self, scored: Sequence[ScoredGroup]) -> Sequence[Prompt] | None:
         """Take in scored groups, and return the prompts to sample next, maybe none; None where it is over. Collective."""
         if not self.limit:
-            self.groups = list(judged)
+            self.groups = list(scored)
             return None
         if not self.signals:
-            self.groups, self.signals = list(judged), [self.has_signal(group) for group in judged]
+            self.groups, self.signals = list(scored), [self.has_signal(group) for group in scored]
             self.first_signals = sum(self.signals)
         else:
-            useful = [group for group in judged if self.has_signal(group)]
+            useful = [group for group in scored if self.has_signal(group)]
             for position, group in zip(self._missing, useful, strict=False):
                 self.groups[position], self.signals[position] = group, True
         missing = len(self._missing)

@@ -14,7 +14,7 @@ from covey.runs.accuracy import estimate_reward
 from covey.sample.engine import Engine, in_order
 from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling
-from covey.score.counts import completion_metrics
+from covey.score.score_metrics import completion_metrics
 from covey.score.scorer import Scorer
 from covey.types import Prompt, PromptContent, ScoredGroup
 
@@ -42,9 +42,9 @@ def sample_and_score(
     for first in range(0, len(prompts), size):
         part = prompts[first : first + size]
         sampled = in_order(part, engine.generate(part, group_size, settings))
-        judged, noted = scorer.judge(sampled, trainer_state)
+        scored, noted = scorer.run_rewards(sampled, trainer_state)
         metrics = merge(metrics, noted, completion_metrics(sampled))
-        groups += [j.scored for j in judged]
+        groups += scored
     return groups, metrics
 
 

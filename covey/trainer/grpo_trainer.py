@@ -1,7 +1,7 @@
 """GRPOTrainer: the three steps on transformers.Trainer's hooks.
 
-    get_batch_samples   once per optimizer step:  engine.generate → scorer.judge, settle → micro-batches    1 sample, 2 score
-    compute_loss        once per micro-batch:     forward → objective                                       3 update
+    get_batch_samples   once per optimizer step:  engine.generate → scorer.run_rewards → micro-batches    1 sample, 2 score
+    compute_loss        once per micro-batch:     forward → objective                               3 update
 
 The Trainer owns the loop, so callbacks, schedulers, optimizers, loggers and checkpoints are the ones people know.
 """
@@ -28,10 +28,8 @@ from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.models.inspect import context_length
 from covey.plan import warn_if_cycled
-from covey.rewards.mixture import Mixture
 from covey.sample.engine import Engine, in_order
-from covey.score.counts import completion_metrics, no_task_metrics, task_metrics, token_metrics
-from covey.score.signals import Signals
+from covey.score.score_metrics import completion_metrics, no_task_metrics, task_metrics, token_metrics
 from covey.trainer import checks, parts
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
@@ -156,7 +154,6 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine: Engine = parts.make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = parts.make_scorer(args, rewards, weights)
         self.has_signal = parts.signal_test(args, weights)
-        self.signals = Signals()
         self.rollout = Window()
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = parts.make_updater(
@@ -208,16 +205,15 @@ class GRPOTrainer(CheckpointedTrainer):
                 groups = self._sample(prompts)
                 penalties = self._kl_penalties(groups) if self.args.kl_in_reward else None
                 with self.run_log.timed("score"):
-                    judged, metrics = self.scorer.judge(groups, self.state, penalties)
-                tasks = task_metrics([j.scored for j in judged], self.args.task_column)
+                    attempt, metrics = self.scorer.run_rewards(groups, self.state, penalties)
+                tasks = task_metrics(attempt, self.args.task_column)
                 self.run_log.note(merge(metrics, completion_metrics(groups), tasks, token_metrics(groups)))
-                prompts = kept.add(judged)
+                prompts = kept.add(attempt)
             self.run_log.note(kept.metrics())
             with self.run_log.timed("score"):
-                settled, metrics = self.scorer.settle(kept.groups)
+                with_advantages, metrics = self.scorer.add_advantages(kept.groups)
             self.run_log.note(metrics)
-            self.signals.check(settled, self.state.global_step)
-            scored += settled
+            scored += with_advantages
         if self.plan.keeps_groups_whole:  # only the record needs the completions of other processes
             of_ranks = gather_on_main(scored)
         else:
@@ -374,7 +370,7 @@ class GRPOTrainer(CheckpointedTrainer):
             raise DatasetError("There is nothing to train on. Pass train_dataset.")
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
         checkpoint = self.choose_checkpoint(asked)
-        checked_reward_states(cast(Mixture, self.scorer.rewards))
+        checked_reward_states(self.scorer.rewards)
         self.rollout, self.run_log.run = Window(), Ledger()
         self.updater.restart()
         try:
@@ -441,7 +437,7 @@ class GRPOTrainer(CheckpointedTrainer):
             ledgers={"log": self.run_log.log, "step": self.run_log.step, "run": self.run_log.run},
             bonus=self.updater.bonus,
             nonfinite=self.nonfinite,
-            rewards=cast(Mixture, self.scorer.rewards),
+            rewards=self.scorer.rewards,
             reference=self.updater.reference if self.args.sync_ref_model else None,
         )
 

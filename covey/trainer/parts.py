@@ -27,12 +27,12 @@ from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling, generation_options
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
-from covey.score.scorer import Judged, Scorer
+from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
-from covey.types import Scale
+from covey.types import Scale, ScoredGroup
 from covey.update import build
 from covey.update.oom_retry import Repetition
 from covey.update.reference import Reference
@@ -95,7 +95,7 @@ def as_mixture(
             f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards. Give one per reward (None "
             "for functions), or a single one for all."
         )
-    rewards = []
+    rewards: list[Any] = []
     for function, tokenizer in zip(listed, tokenizers, strict=True):
         if isinstance(function, str):
             function = load_reward_model(function, tokenizer, device=device)
@@ -274,7 +274,7 @@ def make_scorer(args: GRPOConfig, rewards: Mixture, weights: Mapping[str, float]
     return Scorer(rewards, fixed, estimate, gather, args.process_index, shaping)
 
 
-def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Judged], bool]:
+def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
     """Build the test whether a group teaches something, by the rewards that dynamic sampling looks at.
 
     Raises:
@@ -289,9 +289,9 @@ def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Jud
         )
     per_reward = args.multi_objective_aggregation == "normalize_then_sum"
 
-    def has_signal(judged: Judged) -> bool:
-        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in judged.scored.scores}
-        return carries_signal(judged.scored, heeded, per_reward)
+    def has_signal(scored: ScoredGroup) -> bool:
+        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in scored.scores}
+        return carries_signal(scored, heeded, per_reward)
 
     return has_signal
 

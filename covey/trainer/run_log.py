@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from covey.config import GRPOConfig
-from covey.metrics import PHASES, Ledger, Mean, Metrics
+from covey.metrics import PHASES, Ledger, Mean, Metric, Metrics
 from covey.plan import Plan
 from covey.runs.hints import Hint, HintWatch
 from covey.runs.record import schema
@@ -47,7 +47,7 @@ class RunLog:
         rewards: Mapping[str, float],
         plan: Plan,
         facts: Mapping[str, Mapping[str, object]],
-        gather: Gather,
+        gather: Gather[dict[str, Metric]],
     ) -> None:
         self.args, self.rewards, self.plan, self.facts, self.gather = args, rewards, plan, facts, gather
         self.settings = {**args.to_dict(), "display": resolved_display(args.display)}
@@ -138,6 +138,9 @@ class RunLog:
             statistics = self.writer.groups(step, groups)
         elif self.hints is not None:
             statistics = group_statistics(groups, [None] * len(groups), self.hints.history.rewards)
+        if self.hints is not None:
+            for message in self.hints.sampled(step, groups):
+                self.event("warning", message, step)
         if self.completions is not None:
             self.completions.write(step, groups)
         self._sampled = step, groups, statistics

@@ -129,14 +129,14 @@ def test_batch_statistics_are_those_of_the_groups_that_are_trained_on(tmp_path):
         **{**SETTINGS, "max_steps": 1, "scale_rewards": "batch", "dynamic_sampling_rounds": 6},
     )
     kept = []
-    original = trainer.scorer.settle
+    original = trainer.scorer.add_advantages
 
-    def settle(judged):
-        scored, metrics = original(judged)
+    def add_advantages(groups):
+        scored, metrics = original(groups)
         kept.extend(scored)
         return scored, metrics
 
-    trainer.scorer.settle = settle
+    trainer.scorer.add_advantages = add_advantages
     trainer.train()
     rewards = torch.tensor([s.totals for s in kept])
     want = (rewards - rewards.mean(1, keepdim=True)) / (rewards.flatten().std() + 1e-4)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from covey import GRPOConfig
-from covey.types import Completion, Prompt
+from covey.types import Completion, Gather, Prompt
 from covey.update import build
 from covey.update.assemble import assemble
 from covey.update.micro_batch import MicroBatch
 from covey.update.samples import Sample
 from covey.update.terms import Loss, loss_terms
-from tests.ranks import Gather, on_ranks
+from tests.ranks import on_ranks
 
 VOCABULARY = 5
 Cut = Sequence[Sequence[Sequence[int]]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import RewardError
-from covey.rewards.batch import RewardBatch
+from covey.rewards.batch import CallCounts, RewardBatch
 from covey.rewards.contract import NOT_FINITE, Reward
 from covey.rewards.execution.guarded import call_guarded
 from covey.rewards.routing import applicable_rows, groups_of
@@ -71,8 +71,10 @@ class Trial:
         return self._called(batch)
 
     def _called(self, batch: RewardBatch) -> list[Outcome]:
-        scored = call_guarded(self.reward, batch)
-        return [_outcome(score, scored.num_faults > 0) for score in scored.scores]
+        counts = CallCounts()
+        scores, _ = call_guarded(self.reward, batch, counts)
+        has_raised = counts.num_errors + counts.num_timeouts > 0
+        return [_outcome(score, has_raised) for score in scores]
 
     def timed(self, sample: Sample) -> tuple[Outcome, float]:
         started = time.perf_counter()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from covey.rewards.contract import Failure
 from covey.rewards.execution.loop import event_loop
-from covey.rewards.failure import Failure
 from covey.rewards.neural.client import ChatClient, ClientError
 from covey.rewards.neural.rubric import Rubric
 from covey.rewards.options import RewardOptions

@@ -17,7 +17,7 @@ import torch
 
 from covey.errors import LoadingError, RewardError
 from covey.models.folders import not_loaded
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.text import without_reasoning
 from covey.types import Message, PromptContent
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.rules.against_gold import AgainstGold
-from covey.rewards.rules.arithmetic import parse_expression
+from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.extract import Source, last_boxed
 from covey.rewards.rules.gold import missing_gold
 from covey.rewards.rules.numbers import exact_number
@@ -130,8 +130,10 @@ def rational(text: str) -> Fraction | None:
     number = exact_number(text)
     if number is not None:
         return number
-    expression = parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(_fraction, text)))
-    return None if expression is None else expression.value()
+    try:
+        return parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(_fraction, text))).value()
+    except ExpressionError:
+        return None
 
 
 _SIMPLE_FRACTION = re.compile(

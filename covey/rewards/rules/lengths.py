@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.rewards.contract import Reward
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure, Reward
 from covey.rewards.text import text_of
 from covey.types import PromptContent
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 from covey.errors import RewardError
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.rules.extract import said_by
 from covey.rewards.sandbox.extract import extract_code
 from covey.rewards.sandbox.grade import OUR_FAULTS, AssertsJob, Call, CallsJob, Grade, Job, Status, StdioJob

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History
 from covey.runs.hints.target import target_change
 from covey.runs.terminal.phrases import number, percent
+from covey.types import ScoredGroup
 
 FEW = 5
 """Steps over which something has to hold that should not hold even briefly."""
 
 
-@rule("problem")
+def every_completion_is_cut_off(groups: Sequence[ScoredGroup]) -> str | None:
+    """Return the warning for a step of which no completion has an end."""
+    completions = [c for s in groups for c in s.group.completions]
+    if not completions or not all(c.is_truncated for c in completions):
+        return None
+    return (
+        f"Every completion hit the limit of {max(len(c.ids) for c in completions)} tokens. If rewards need a finished answer, "
+        "raise max_completion_length, or check that the model ends its answers with one of its end-of-sequence tokens."
+    )
+
+
+@rule("problem", every_completion_is_cut_off)
 def most_completions_are_cut_off(history: History) -> list[Finding]:
     """At least half of the completions hit the limit of new tokens: their answers, and often their rewards, are lost."""
     share = history.mean("completions/clipped_ratio", FEW)

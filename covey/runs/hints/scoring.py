@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History, Range
 from covey.runs.hints.target import Measured, independent_metrics
 from covey.runs.statistics import wilson_interval
 from covey.runs.terminal.phrases import number, percent
+from covey.score.advantages import has_spread
+from covey.types import ScoredGroup
 
 SEVERAL = 10
 """Steps over which something has to hold that may well hold for a few."""
 
 
-@rule("problem")
+def nothing_is_scored(groups: Sequence[ScoredGroup]) -> str | None:
+    """Return the warning for a step of which no completion has a total."""
+    if not groups or any(total is not None for s in groups for total in s.totals):
+        return None
+    return "No reward applied to any completion of this round: all of them returned None, or failed. The step changes nothing."
+
+
+def all_groups_agree(groups: Sequence[ScoredGroup]) -> str | None:
+    """Return the warning for a step of which no group has any spread; None where nothing was scored at all."""
+    totals = [np.array([math.nan if t is None else t for t in s.totals], dtype=np.float64) for s in groups]
+    if all(np.isnan(t).all() for t in totals) or any(has_spread(t) for t in totals):
+        return None
+    return (
+        "No group has any spread: within each prompt all completions got the same reward, so there is nothing to learn from. "
+        "Usual reasons: the task is too hard or too easy for the policy, the reward is constant, or all completions are the same."
+    )
+
+
+@rule("problem", all_groups_agree)
 def no_group_has_spread(history: History) -> list[Finding]:
     """Nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
     share, mean = history.mean("frac_reward_zero_std", SEVERAL), history.mean("reward", SEVERAL)
@@ -173,7 +196,7 @@ def reward_fails(history: History) -> list[Finding]:
     return found
 
 
-@rule("warning")
+@rule("warning", nothing_is_scored)
 def completions_go_unscored(history: History) -> list[Finding]:
     """No reward applies to a good part of the completions."""
     share = history.statistic_mean("reward/unscored_share", SEVERAL)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from covey.errors import warn
 from covey.runs.hints import sampling, scoring, updating
 from covey.runs.hints.hint import SEVERITIES, Finding, Hint, Rule
 from covey.runs.hints.history import Evaluation, History
@@ -14,6 +15,7 @@ from covey.runs.record import schema
 from covey.runs.record.header import read_header
 from covey.runs.record.jsonl import read_lines
 from covey.runs.record.reader import read_evaluations
+from covey.types import ScoredGroup
 
 RULES: tuple[Rule, ...] = tuple(
     value
@@ -48,6 +50,26 @@ class HintWatch:
         self.history = History(settings or {}, rewards or {}, model or {})
         self._held: dict[tuple[str, str], Hint] = {}
         self._gone: list[Hint] = []
+        self._warned: dict[str, int] = {}
+        """By rule: the last step of the fault that was warned about at once."""
+
+    def sampled(self, step: int, groups: Sequence[ScoredGroup]) -> list[str]:
+        """Warn of what leaves a step nothing to learn from, before it is taken; of each fault once in a run.
+
+        Returns:
+            What was warned about.
+        """
+        messages = []
+        for rule in RULES:
+            message = rule.at_once(groups) if rule.at_once is not None else None
+            if message is None:
+                continue
+            if rule.name not in self._warned:
+                warn(f"Step {step}: {message}")
+                messages.append(message)
+            if step - self._warned.setdefault(rule.name, step) <= self.patience:
+                self._warned[rule.name] = step
+        return messages
 
     def step(
         self, step: int, metrics: Mapping[str, float], statistics: Mapping[str, float] | None = None
@@ -61,7 +83,7 @@ class HintWatch:
         self.history.evaluations.append(Evaluation(name, step, metrics, rows))
 
     def look(self) -> list[Hint]:
-        """Ask every rule; returns the hints that are new."""
+        """Ask every rule; returns the hints that are new. What was warned about at once, and goes on, is not new."""
         new = []
         for rule, finding in _findings(self.history):
             hint = _hint(rule, finding, self.history.step)
@@ -71,7 +93,9 @@ class HintWatch:
             else:
                 if held is not None:
                     self._gone.append(held)
-                new.append(hint)
+                warned = self._warned.get(rule.name)
+                if warned is None or hint.first_step - warned > self.patience:
+                    new.append(hint)
             self._held[hint.key] = hint
         return new
 

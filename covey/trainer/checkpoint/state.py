@@ -22,7 +22,7 @@ import torch
 
 from covey.errors import CheckpointError, RewardError
 from covey.metrics import Ledger
-from covey.rewards.mixture import Mixture
+from covey.rewards.mixture import Mixture, MixtureState
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
@@ -97,14 +97,14 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         state.reference.restore(torch.load(own if own.exists() else shared, weights_only=True))
 
 
-def checked_reward_states(rewards: Mixture) -> dict[str, object]:
+def checked_reward_states(rewards: Mixture) -> MixtureState:
     """Return what rewards remember, each of which can be read back without running code from the file.
 
     Raises:
         RewardError: the state of a reward holds what a file of tensors and plain values cannot.
     """
     states = rewards.state_dict()
-    for name, state in states.get("rewards", {}).items():
+    for name, state in states["rewards"].items():
         buffer = io.BytesIO()
         try:
             torch.save(state, buffer)

@@ -219,7 +219,7 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
 
     places: dict[str, tuple[Any, str]] = {
         "sample": (trainer.engine, "generate"),
-        "score": (trainer.scorer, "judge"),
+        "score": (trainer.scorer, "run_rewards"),
         "evaluate": (trainer, "_evaluate_one"),
         "forward": (trainer, "compute_loss"),
         "optimizer": (torch.optim.AdamW, "step"),

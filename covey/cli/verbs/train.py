@@ -6,14 +6,12 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from covey.cli.arguments import add_recipe, add_set, add_verb, completed, is_main_process, setting_words
+from covey.cli.arguments import add_recipe, add_set, is_main_process
 
 if TYPE_CHECKING:
     from covey.recipes import Recipe
-
-HELP = "train a policy as a recipe says it"
 
 EXAMPLES = """
 examples:
@@ -49,9 +47,8 @@ The model is in {model}. What to type next:
 MERGE = "  covey merge {model} {run}/merged        the adapter and its base as one model"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "train", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     add_recipe(parser)
     add_set(parser)
     parser.add_argument(
@@ -61,43 +58,44 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="CHECKPOINT",
         help="go on from the last checkpoint in output_dir, or from this one; 'auto': from the last, if there is one",
     )
-    listing = parser.add_argument(
+    parser.add_argument(
         "--settings",
         nargs="?",
         const="",
-        action=_ListSettings,
+        action=ListSettings,
         metavar="WORD",
         help="list the settings, and stop",
     )
-    completed(listing, words=setting_words)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, evaluate, save; then leave the other processes, if there are any."""
-    from covey.trainer.distributed import end_processes
-
-    _train(args)
-    end_processes()
-    return 0
-
-
-def _train(args: argparse.Namespace) -> None:
+    """Train, evaluate, save, and print what to do next; then leave the other processes, if there are any."""
     from covey.recipes import Recipe
+    from covey.trainer.distributed import end_processes
 
     recipe = Recipe.load(args.recipe, args.set)
     checkpoint = args.resume or recipe.config.resume_from_checkpoint
     trainer = recipe.trainer()
-    trainer.resume_command = f"{_command(args.recipe, args.set)} --resume"
+    trainer.resume_command = f"{train_command(args.recipe, args.set)} --resume"
     out = Path(str(recipe.config.output_dir))
     if is_main_process():
         save_recipe(recipe, args.recipe, args.set, out)
     with recipe.located(trainer.scorer.rewards):
         trainer.train(resume_from_checkpoint=checkpoint)
-        if trainer.eval_dataset is not None and not _is_evaluated(trainer.state):
+        step, _ = last_evaluation(trainer.state.log_history)
+        if trainer.eval_dataset is not None and step != trainer.state.global_step:
             trainer.evaluate()
     trainer.save_model(str(out / "model"))
     if is_main_process():
-        _print_end(recipe, _last_evaluation(trainer.state.log_history), out)
+        print_end(recipe, last_evaluation(trainer.state.log_history)[1], out)
+    del trainer  # processes can only be left when nothing refers to their group
+    end_processes()
+    return 0
+
+
+def train_command(path: str, overrides: Sequence[str]) -> str:
+    """Return the command that trains this recipe."""
+    return shlex.join(["covey", "train", path, *(("--set", *overrides) if overrides else ())])
 
 
 def save_recipe(recipe: Recipe, path: str, overrides: Sequence[str], folder: Path) -> None:
@@ -105,47 +103,31 @@ def save_recipe(recipe: Recipe, path: str, overrides: Sequence[str], folder: Pat
     import yaml
 
     folder.mkdir(parents=True, exist_ok=True)
-    command = _command(path, overrides)
     plain = recipe.plain()
     plain["train"] = {**plain.get("train", {}), "output_dir": str(recipe.config.output_dir)}
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
-    (folder / "recipe.yaml").write_text(f"# {command}\n{text}", encoding="utf-8")
+    (folder / "recipe.yaml").write_text(f"# {train_command(path, overrides)}\n{text}", encoding="utf-8")
 
 
-def _command(path: str, overrides: Sequence[str]) -> str:
-    return shlex.join(["covey", "train", path, *(("--set", *overrides) if overrides else ())])
+def last_evaluation(history: Sequence[Mapping[str, float]]) -> tuple[float | None, dict[str, float]]:
+    """Return the last step that was evaluated, and the metrics of its evaluations; None and nothing without one."""
+    entries = [entry for entry in history if any(name.startswith("eval_") for name in entry)]
+    if not entries:
+        return None, {}
+    step = entries[-1]["step"]
+    same_step = (entry for entry in history if entry["step"] == step)
+    return step, {n: value for entry in same_step for n, value in entry.items() if n.startswith("eval_")}
 
 
-def spoken(metrics: Mapping[str, float]) -> list[str]:
-    """Every metric that has an interval, as a line."""
+def print_end(recipe: Recipe, metrics: Mapping[str, float], out: Path) -> None:
+    """Print every metric that has an interval, and what to do next."""
     lines = []
     for key in metrics:
         name = key.removesuffix("/low")
         mean = metrics.get(name, metrics.get(f"{name}/mean"))
         if key.endswith("/low") and mean is not None:
-            lines.append(
-                f"{name.removeprefix('eval_')}  {mean:.3f} [{metrics[key]:.3f}, {metrics[name + '/high']:.3f}]"
-            )
-    return lines
-
-
-def _is_evaluated(state: Any) -> bool:
-    """Whether the last step was evaluated by the run itself."""
-    return any(
-        entry["step"] == state.global_step and any(name.startswith("eval_") for name in entry)
-        for entry in state.log_history
-    )
-
-
-def _last_evaluation(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Metrics of the evaluations of the last step that has any."""
-    steps = [entry["step"] for entry in history if any(name.startswith("eval_") for name in entry)]
-    parts = [entry for entry in history if steps and entry["step"] == steps[-1]]
-    return {name: value for entry in parts for name, value in entry.items() if name.startswith("eval_")}
-
-
-def _print_end(recipe: Recipe, metrics: Mapping[str, float], out: Path) -> None:
-    lines = spoken(metrics)
+            interval = f"[{metrics[key]:.3f}, {metrics[name + '/high']:.3f}]"
+            lines.append(f"{name.removeprefix('eval_')}  {mean:.3f} {interval}")
     if lines:
         print("\nAt the end, with 95 % intervals:\n  " + "\n  ".join(lines))
     names = {"model": out / "model", "run": out, "recipe": out / "recipe.yaml"}
@@ -155,14 +137,18 @@ def _print_end(recipe: Recipe, metrics: Mapping[str, float], out: Path) -> None:
         print(MERGE.format(**names))
 
 
-class _ListSettings(argparse.Action):
+class ListSettings(argparse.Action):
     """Prints settings with their defaults and what they do, and ends, as `--help` does."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
     ) -> None:
         from covey.recipes.listing import listing
 
-        lines = listing(values)
+        lines = listing(str(values))
         print("\n".join(lines) if lines else f"No setting has {values!r} in its name or description.")
         parser.exit(0 if lines else 2)

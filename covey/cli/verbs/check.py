@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from covey.cli.arguments import add_set, add_verb, completed
+from covey.cli.arguments import add_set
 from covey.errors import ConfigError, CoveyError, DatasetError, RewardError
 
 if TYPE_CHECKING:
-    from covey.rewards.check.run import Sampler
+    from covey.rewards import Mixture
+    from covey.rewards.check.run import Row, Sampler
     from covey.types import PromptContent
-
-HELP = "try rewards out on a dataset before a run: coverage, right answers, attacks, speed"
 
 EXAMPLES = """
 examples:
@@ -31,18 +30,23 @@ Exit status: 0 nothing stands in the way of a run, 1 an error was found, 2 wrong
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "check", HELP, EXAMPLES)
-    dataset = parser.add_argument(
+BUNDLED = (
+    "AssertTests", "BoxedFormat", "CallTests", "Countdown", "ExactMatch", "JsonFormat", "MultipleChoice", "NumberMatch",
+    "Repetition", "SameAnswer", "StdioTests", "ThinkFormat", "code_reward_func", "format_reward_func",
+    "math_reward_func", "simple_math_reward_func",
+)  # fmt: skip
+"""Bundled rewards that can be made without arguments."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
         "dataset",
         help="a recipe, a .jsonl, .json, .csv or .parquet file, a bundled generator, or a dataset's name",
     )
-    completed(dataset, files=True)
-    reward = parser.add_argument(
+    parser.add_argument(
         "--reward", action="append", default=[], metavar="NAME", help="may be given several times"
     )
-    completed(reward, words=bundled)
     parser.add_argument("--split", help="of a dataset given by name, or of a generator (train)")
     parser.add_argument("--prompt", metavar="COLUMN", help="the column with the prompts (prompt)")
     add_set(parser)
@@ -56,11 +60,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--max-tokens", type=int, default=256, help="tokens per completion, with --model (256)"
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(run_command=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; its exit code."""
+    """Print the report and return its exit code."""
     from covey.rewards import check_rewards
 
     try:
@@ -80,30 +83,24 @@ def run(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def rewards_and_rows(args: argparse.Namespace) -> tuple[Any, Any]:
-    """What is checked, and on what: of a recipe, or as the options say.
+def rewards_and_rows(args: argparse.Namespace) -> tuple[Mixture | list[object], Iterable[Row]]:
+    """Return the rewards to check and the rows to check them on: a recipe's, or those that the options name.
 
     Raises:
-        ConfigError: no reward, or options that have no effect on a recipe.
+        ConfigError: no reward, or options that have no effect.
+        DatasetError: the recipe has no training data.
     """
-    from covey.recipes.data import load_data, section_of
-    from covey.recipes.nodes import Mark, node_of
-
-    if args.dataset.endswith((".yaml", ".yml")):
-        return of_recipe(args)
-    if not args.reward:
-        raise ConfigError("No reward to check. Add --reward NAME, or give a recipe.")
-    if args.set:
-        raise ConfigError("--set has no effect without a recipe.")
-    rewards = [load_reward(name) for name in args.reward]
-    section = section_of(args.dataset, args.split, prompt=args.prompt)
-    return rewards, load_data(node_of(section, Mark("command line")))
-
-
-def of_recipe(args: argparse.Namespace) -> tuple[Any, Any]:
-    """A recipe's rewards and its training data."""
     from covey.recipes import Recipe
+    from covey.recipes.nodes import Mark, node_of
+    from covey.recipes.sources import load_data, section_of
 
+    if not args.dataset.endswith((".yaml", ".yml")):
+        if not args.reward:
+            raise ConfigError("No reward to check. Add --reward NAME, or give a recipe.")
+        if args.set:
+            raise ConfigError("--set has no effect without a recipe.")
+        section = section_of(args.dataset, args.split, prompt=args.prompt)
+        return [load_reward(name) for name in args.reward], load_data(node_of(section, Mark("command line")))
     for option in ("reward", "split", "prompt"):
         if getattr(args, option):
             raise ConfigError(f"--{option} has no effect: {args.dataset} says it. Use --set.")
@@ -113,8 +110,8 @@ def of_recipe(args: argparse.Namespace) -> tuple[Any, Any]:
     return recipe.rewards(), recipe.train_dataset
 
 
-def load_reward(name: str) -> Any:
-    """A bundled reward by its name, or `module:attribute`; a class is made with its defaults.
+def load_reward(name: str) -> object:
+    """Return a bundled reward by its name, or `module:attribute`; a class is made with its defaults.
 
     Raises:
         RewardError: there is no such thing.
@@ -127,29 +124,12 @@ def load_reward(name: str) -> Any:
         return found() if isinstance(found, type) else found
     except (ConfigError, AttributeError, TypeError) as error:
         raise RewardError(
-            f"--reward {name}: {error}. Give a bundled reward ({', '.join(bundled())}), or module:attribute."
+            f"--reward {name}: {error}. Give a bundled reward ({', '.join(BUNDLED)}), or module:attribute."
         ) from error
 
 
-def bundled() -> list[str]:
-    """Names of the bundled rewards that can be made without arguments."""
-    return [
-        *(
-            "AssertTests",
-            "BoxedFormat",
-            "CallTests",
-            "Countdown",
-            "ExactMatch",
-            "JsonFormat",
-            "MultipleChoice",
-        ),
-        *("NumberMatch", "Repetition", "SameAnswer", "StdioTests", "ThinkFormat", "code_reward_func"),
-        *("format_reward_func", "math_reward_func", "simple_math_reward_func"),
-    ]
-
-
 def sampler(folder: str, max_tokens: int) -> Sampler:
-    """Samples completions from a policy, as training would at temperature 1."""
+    """Return a function that samples completions from a policy, as training would at temperature 1."""
     from covey.models import loading
     from covey.sample.chat import decode_text, stop_ids
     from covey.sample.native.engine import NativeEngine
@@ -158,8 +138,8 @@ def sampler(folder: str, max_tokens: int) -> Sampler:
 
     policy, tokenizer = loading.load_policy(folder), loading.load_tokenizer(None, folder)
     ending = stop_ids(tokenizer, loading.generation_config(policy))
-    unsaid = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
-    engine = NativeEngine(lambda ids: decode_text(tokenizer, ids, unsaid))
+    not_text = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
+    engine = NativeEngine(lambda ids: decode_text(tokenizer, ids, not_text))
     engine.load(policy)
     reader = PromptReader(tokenizer)
 

@@ -1,4 +1,4 @@
-"""`covey plan recipe.yaml`: what a recipe means and what it will need, before anything runs.
+"""`covey plan recipe.yaml`: the meaning and the needs of a recipe, before anything runs.
 
 Without `--measure` no weights are loaded.
 """
@@ -8,19 +8,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from covey.cli.arguments import add_recipe, add_set, add_verb, completed
+from covey.cli.arguments import add_recipe, add_set
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
+    from covey.cli.planning import Rows
     from covey.plan import Plan
     from covey.recipes import Recipe
+    from covey.recipes.sources import Data
     from covey.rewards.mixture import Mixture
-
-HELP = "show what a recipe means and what it will need: batches, steps, memory, time"
+    from covey.rewards.options import RewardOptions
+    from covey.rewards.schedules import Schedule
 
 EXAMPLES = """
 examples:
@@ -42,16 +45,19 @@ MEASURED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Section:
-    """One part of what is shown: a title, and a label and a value per line."""
+class PlanSection:
+    """A part of the plan as it is printed: a title, and a label and a value per line."""
 
     title: str
-    rows: list[tuple[str, str]]
+    rows: Rows
+
+    def __str__(self) -> str:
+        width = max((len(label) for label, _ in self.rows), default=0)
+        return "\n".join([self.title, *(f"  {label:<{width}}  {value}" for label, value in self.rows)])
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "plan", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     add_recipe(parser)
     add_set(parser)
     parser.add_argument("--rows", type=int, metavar="N", help="reckon with N prompts, and load no data")
@@ -64,8 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="SECONDS",
         help=f"train small steps for about so long ({MEASURED_SECONDS:g}), and say how long the run takes",
     )
-    against = parser.add_argument("--against", metavar="RUN", help="show what came of a run beside it")
-    completed(against, files=True)
+    parser.add_argument("--against", metavar="RUN", help="show what came of a run beside it")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
@@ -83,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({s.title.lower(): dict(s.rows) for s in found}, indent=2))
     else:
-        print("\n\n".join(_lines(section) for section in found))
+        print("\n\n".join(map(str, found)))
     return 0
 
 
@@ -93,8 +98,8 @@ def sections(
     ranks: int | None = None,
     seconds: float | None = None,
     run: str | None = None,
-) -> list[Section]:
-    """Everything that is shown, in order.
+) -> list[PlanSection]:
+    """Return everything that is shown, in order.
 
     Args:
         num_prompts: rows to reckon with, without loading data.
@@ -107,11 +112,11 @@ def sections(
     rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
     plan = recipe.plan(num_prompts, ranks)
     found = [
-        Section("Plan", plan.table()),
-        Section("Data", data_rows(recipe, plan, num_prompts)),
-        Section("Rewards", reward_rows(recipe, rewards)),
-        Section("Settings", setting_rows(recipe)),
-        Section("Memory", memory_rows(recipe, plan, loads_data=num_prompts is None)),
+        PlanSection("Plan", plan.table()),
+        PlanSection("Data", data_rows(recipe, plan, num_prompts)),
+        PlanSection("Rewards", reward_rows(recipe, rewards)),
+        PlanSection("Settings", setting_rows(recipe)),
+        PlanSection("Memory", memory_rows(recipe, plan, loads_data=num_prompts is None)),
     ]
     timing = None
     if seconds is not None:
@@ -119,49 +124,36 @@ def sections(
 
         with recipe.located():
             timing = rehearse(recipe, plan, seconds)
-        found.append(Section("Time", time_rows(timing, plan)))
+        found.append(PlanSection("Time", time_rows(timing, plan)))
     if run is not None:
         found.append(
-            Section(
+            PlanSection(
                 "What came of it", outcome_rows(recipe, plan, run, timing, loads_data=num_prompts is None)
             )
         )
     return found
 
 
-def data_rows(recipe: Recipe, plan: Plan, num_prompts: int | None) -> list[tuple[str, str]]:
-    """Rows of the datasets, and how many belong to each task."""
+def data_rows(recipe: Recipe, plan: Plan, num_prompts: int | None) -> Rows:
+    """Return the size of every dataset, and how many rows belong to each task."""
     if num_prompts is not None:
         return [("training", f"{num_prompts} rows, as given; not loaded")]
-    rows = [("training", _rows_of(recipe.train_dataset, recipe.config.task_column))]
-    datasets = recipe.eval_dataset
-    named = datasets if isinstance(datasets, dict) else {"evaluation": datasets}
-    rows += [
-        (name, _rows_of(part, recipe.config.task_column)) for name, part in named.items() if part is not None
+    evaluation = recipe.eval_dataset
+    named = evaluation if isinstance(evaluation, dict) else {"evaluation": evaluation}
+    task_column = recipe.config.task_column
+    rows = [
+        ("training", "none" if recipe.train_dataset is None else size_of(recipe.train_dataset, task_column))
     ]
+    rows += [(name, size_of(part, task_column)) for name, part in named.items() if part is not None]
     if plan.is_cycled:
         rows.append(("note", "fewer prompts than one round of sampling takes: they are repeated within it"))
     return rows
 
 
-def reward_rows(recipe: Recipe, rewards: Mixture) -> list[tuple[str, str]]:
-    """What each reward weighs, where it applies, and after which gates."""
-    given = recipe.config.reward_weights
-    weights = rewards.weights if given is None else {r.name: w for r, w in zip(rewards, given, strict=True)}
-    return [(r.name, _terms(r, weights[r.name], given is not None)) for r in rewards]
-
-
-def setting_rows(recipe: Recipe) -> list[tuple[str, str]]:
-    """What the recipe says of model and training."""
-    said = {**recipe.model_settings, **recipe.settings, "output_dir": recipe.config.output_dir}
-    return [(name, str(value)) for name, value in said.items()]
-
-
-def _rows_of(dataset: Any, task_column: str) -> str:
+def size_of(dataset: Data, task_column: str) -> str:
+    """Return the rows of a dataset in words, by task where it has tasks."""
     from covey.trainer.data import task_names
 
-    if dataset is None:
-        return "none"
     if not hasattr(dataset, "__len__"):
         return "a stream"
     names = task_names(dataset, task_column)
@@ -171,13 +163,26 @@ def _rows_of(dataset: Any, task_column: str) -> str:
     return f"{len(dataset)} rows: {', '.join(f'{counts[name]} {name}' for name in names)}"
 
 
-def _terms(reward: Any, weight: float, is_fixed: bool) -> str:
-    options = reward.options
-    if isinstance(options.weight, dict) and not is_fixed:
-        by_task = ", ".join(f"{task} {_weight(part)}" for task, part in options.weight.items())
+def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
+    """Return the terms of each reward."""
+    given: Sequence[float | None] | None = recipe.config.reward_weights
+    if given is None:
+        given = [None] * len(rewards)
+    return [(r.name, reward_terms(r.options, weight)) for r, weight in zip(rewards, given, strict=True)]
+
+
+def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
+    """Return a reward's weight, where it applies, and after which gates, in words.
+
+    Args:
+        fixed_weight: from `reward_weights`; None: the reward's own weight holds.
+    """
+    weight = options.weight if fixed_weight is None else fixed_weight
+    if isinstance(weight, Mapping):
+        by_task = ", ".join(f"{task} {weight_range(part)}" for task, part in weight.items())
         terms = [f"weight by task: {by_task}"]
     else:
-        terms = [f"weight {weight:g}" if is_fixed else f"weight {_weight(options.weight)}"]
+        terms = [f"weight {weight_range(weight)}"]
     if options.tasks:
         terms.append(f"tasks {', '.join(sorted(options.tasks))}")
     if options.present:
@@ -191,10 +196,12 @@ def _terms(reward: Any, weight: float, is_fixed: bool) -> str:
     return "; ".join(terms)
 
 
-def _weight(weight: Any) -> str:
+def weight_range(weight: float | Schedule) -> str:
+    """Return a weight in words: a schedule by its first and its last value."""
     return f"{weight(0.0):g} → {weight(1.0):g}" if callable(weight) else f"{weight:g}"
 
 
-def _lines(section: Section) -> str:
-    width = max((len(label) for label, _ in section.rows), default=0)
-    return "\n".join([section.title, *(f"  {label:<{width}}  {value}" for label, value in section.rows)])
+def setting_rows(recipe: Recipe) -> Rows:
+    """Return the settings of model and training that the recipe has."""
+    settings = {**recipe.model_settings, **recipe.settings, "output_dir": recipe.config.output_dir}
+    return [(name, str(value)) for name, value in settings.items()]

@@ -17,13 +17,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import ConfigError, CoveyError, DatasetError
 from covey.recipes.nodes import Node, shown
 from covey.recipes.objects import called, keyword_arguments, named_object
 from covey.recipes.rows import ROW_KEYS, RowMaker
 from covey.trainer.data import is_map_style
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+    Data = Dataset | IterableDataset
 
 SOURCES = ("file", "name", "generator")
 KEYS = {
@@ -124,8 +129,8 @@ def load_data(node: Node) -> Any:
 
 def bundled_generators() -> dict[str, Callable[[], Any]]:
     """The generators of `covey.tasks`, by name."""
-    from covey.tasks.mixture import GENERATORS, mixed_rows
-    from covey.tasks.reasoning_gym import reasoning_gym_rows
+    from covey.tasks.mixed import GENERATORS, mixed_rows
+    from covey.tasks.reasoning_gym_rows import reasoning_gym_rows
 
     every = {**GENERATORS, "mixed": mixed_rows, "reasoning_gym": reasoning_gym_rows}
     return {name: lambda function=function: function for name, function in every.items()}  # type: ignore[misc]

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-
-from covey.cli.arguments import add_verb
-
-HELP = "write one self-contained HTML file about a run, or several to compare"
 
 EXAMPLES = """
 examples:
@@ -23,9 +18,8 @@ Exit status: 0 written, 2 there is no record.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "report", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="output directory of a run, or its record folder"
     )
@@ -42,20 +36,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report and say where it is."""
+    """Write the report and print where it is."""
     from covey.runs.record import schema
     from covey.runs.report import write_report
 
     try:
-        output = args.output or default_output(schema.record_folder(args.runs[0]))
-        path = write_report(args.runs, output, args.max_size)
+        beside_record = schema.record_folder(args.runs[0]).resolve().parent / "report.html"
+        path = write_report(args.runs, args.output or beside_record, args.max_size)
     except (FileNotFoundError, ValueError) as error:
         print(f"covey report: {error}", file=sys.stderr)
         return 2
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
-
-
-def default_output(record: Path) -> Path:
-    """`report.html` beside the record."""
-    return record.resolve().parent / "report.html"

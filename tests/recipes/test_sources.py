@@ -7,9 +7,9 @@ import pytest
 from datasets import Dataset, IterableDataset
 
 from covey.errors import ConfigError, DatasetError
-from covey.recipes.data import check_data_node, is_one_dataset, load_data, section_of
 from covey.recipes.nodes import Mark, node_of
 from covey.recipes.reading import read_yaml
+from covey.recipes.sources import check_data_node, is_one_dataset, load_data, section_of
 from covey.tasks import countdown_rows
 
 ROWS = [{"question": f"{a} + 1?", "answer": a + 1, "level": "easy"} for a in range(5)]

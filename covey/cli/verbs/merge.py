@@ -7,10 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from covey.cli.arguments import add_verb
-
-HELP = "merge an adapter into its base model, and save the result"
-
 EXAMPLES = """
 examples:
   covey merge runs/math/model runs/math/merged
@@ -23,9 +19,8 @@ Exit status: 0 merged, 2 wrong input.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "merge", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument(
         "adapter", metavar="ADAPTER", help="folder of the adapter: a run's model, or a checkpoint"
     )
@@ -40,9 +35,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Merge and say where the model is."""
+    """Merge, save, and print where the model is."""
+    from transformers import AutoConfig
+
     from covey.models import loading
-    from covey.models.loading import resolved_dtype
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -50,22 +46,14 @@ def run(args: argparse.Namespace) -> int:
             f"covey merge: {out} is there already. Name a folder that is not, or empty it.", file=sys.stderr
         )
         return 2
-    dtype = resolved_dtype(args.dtype)
-    policy: Any = loading.load_adapter(args.adapter, args.base, _base_kwargs(args))
+    dtype = loading.resolved_dtype(args.dtype)
+    base_kwargs = {"trust_remote_code": True} if args.trust_remote_code else {}
+    policy: Any = loading.load_adapter(args.adapter, args.base, base_kwargs)
     base = args.base or policy.peft_config["default"].base_model_name_or_path
     own = (Path(args.adapter) / "tokenizer_config.json").exists()
     tokenizer = loading.load_tokenizer(None, args.adapter if own else base, args.trust_remote_code)
-    loading.merge_adapter(policy, args.out, tokenizer, keep=False, dtype=dtype or _saved_dtype(base, args))
+    if dtype is None:  # the precision of the base's own files
+        dtype = AutoConfig.from_pretrained(base, **base_kwargs).dtype
+    loading.merge_adapter(policy, args.out, tokenizer, keep=False, dtype=dtype)
     print(f"{args.out}: {base} with {args.adapter} merged into it")
     return 0
-
-
-def _base_kwargs(args: argparse.Namespace) -> dict[str, Any]:
-    return {"trust_remote_code": True} if args.trust_remote_code else {}
-
-
-def _saved_dtype(base: str, args: argparse.Namespace) -> Any:
-    """The precision of the base's files, as its config says it."""
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(base, **_base_kwargs(args)).dtype

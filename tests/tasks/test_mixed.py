@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from covey.errors import DatasetError
-from covey.rewards import Reward, RewardBatch
-from covey.tasks import ForTask, code_reward, countdown_reward, mixed_rows
-from covey.tasks.mixture import COLUMNS
+from covey.rewards import Mixture, RewardBatch, reward
+from covey.tasks import code_reward, countdown_reward, mixed_rows, quickstart_run
+from covey.tasks.mixed import COLUMNS
 
 ROWS = mixed_rows({"countdown": 20, "code": 15, "text": 10}, seed=5)
 
@@ -41,11 +41,12 @@ def test_each_row_is_scored_by_exactly_one_reward():
         completions=["a sentence"] * len(ROWS),
         columns={name: [row[name] for row in ROWS] for name in COLUMNS if name != "prompt"},
     )
-    rewards = {"countdown": countdown_reward, "code": code_reward, "text": ForTask("text", length)}
+    rewards = {"countdown": countdown_reward, "code": code_reward, "text": reward(length, tasks="text")}
 
+    table = Mixture(*rewards.values()).score(batch)
     for task, function in rewards.items():
-        scores = function(prompts=batch.prompts, completions=batch.completions, **batch.columns)
-        assert [score is not None for score in scores] == [row["task"] == task for row in ROWS]
+        values = [score.value for score in table.scores[function.__name__]]
+        assert [value is not None for value in values] == [row["task"] == task for row in ROWS]
 
 
 def test_a_routed_reward_sees_its_own_rows_alone_and_in_order():
@@ -55,12 +56,12 @@ def test_a_routed_reward_sees_its_own_rows_alone_and_in_order():
         seen.append((prompts, completions))
         return [10.0, 20.0]
 
-    routed = ForTask("text", spy)
     tasks = ["code", "text", None, "text"]
+    batch = RewardBatch(list("abcd"), list("wxyz"), columns={"task": tasks, "target": [1, 2, 3, 4]})
 
-    scores = routed(prompts=list("abcd"), completions=list("wxyz"), task=tasks, target=[1, 2, 3, 4])
+    table = Mixture(reward(spy, tasks="text")).score(batch)
 
-    assert scores == [None, 10.0, None, 20.0]
+    assert [score.value for score in table.scores["spy"]] == [None, 10.0, None, 20.0]
     assert seen == [(["b", "d"], ["x", "z"])]
 
 
@@ -68,11 +69,13 @@ def test_a_routed_reward_is_not_called_without_rows():
     def fails(prompts, completions):
         raise AssertionError("called")
 
-    assert ForTask("text", fails)(prompts=["p"], completions=["c"], task=["code"]) == [None]
+    batch = RewardBatch(["p"], ["c"], columns={"task": ["code"]})
+
+    assert Mixture(reward(fails, tasks="text")).score(batch).scores["fails"][0].value is None
 
 
-def test_a_routed_reward_names_itself_and_its_column():
-    reward = Reward(ForTask("text", len), "text_reward")
+def test_the_quickstarts_text_reward_names_itself_and_its_rows():
+    text_reward = quickstart_run.text_reward(lambda completions: [1.0] * len(completions))
 
-    assert ForTask("text", len).__name__ == "text_reward"
-    assert reward.missing_columns(["nums"]) == ["task"]
+    assert text_reward.name == "text_reward"
+    assert text_reward.options.tasks == {"text"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from covey.errors import DatasetError
 
@@ -24,14 +23,14 @@ def reasoning_gym_rows(
     *,
     seed: int = 0,
     instruction: str = INSTRUCTION,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> list[dict[str, Any]]:
-    """`size` rows, drawn from the families.
+    options: Mapping[str, Mapping[str, object]] | None = None,
+) -> list[dict[str, object]]:
+    """Draw `size` rows from the families.
 
     Args:
         families: names, or names with weights; a row's family is drawn by weight.
         seed: the same seed gives the same rows.
-        instruction: said after each question.
+        instruction: appended to each question.
         options: settings of families, by name, as `reasoning_gym.create_dataset` takes them.
 
     Returns:
@@ -58,13 +57,15 @@ def reasoning_gym_rows(
         family: iter(create_dataset(family, size=count, seed=seed, **(options or {}).get(family, {})))
         for family, count in counts.items()
     }
-    return [_row(family, next(items[family]), instruction) for family in drawn]
-
-
-def _row(family: str, item: Mapping[str, Any], instruction: str) -> dict[str, Any]:
-    return {
-        "prompt": [{"role": "user", "content": f"{item['question']}\n\n{instruction}"}],
-        "task": f"rg/{family}",
-        "rg_family": family,
-        "rg_entry": json.dumps(item, default=str),
-    }
+    rows: list[dict[str, object]] = []
+    for family in drawn:
+        item = next(items[family])
+        rows.append(
+            {
+                "prompt": [{"role": "user", "content": f"{item['question']}\n\n{instruction}"}],
+                "task": f"rg/{family}",
+                "rg_family": family,
+                "rg_entry": json.dumps(item, default=str),
+            }
+        )
+    return rows

@@ -1,4 +1,4 @@
-"""covey quickstart: the bundled policy learns three tasks at once, on a CPU, in about three minutes."""
+"""`covey quickstart`: the bundled policy learns three tasks at once, on a CPU, in about three minutes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from covey import GRPOTrainer
 
 INTRO = """\
 A language model of {millions:.1f} million weights that has caught bad habits learns, by GRPO alone, to work carefully.
@@ -38,76 +41,66 @@ Exit status: 0 trained, 3 the run broke off, 130 stopped with Ctrl-C.
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "quickstart",
-        help="watch the bundled policy learn, on a laptop, in three minutes",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("--out", default="quickstart-run", help="folder of the run (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the samples and the order of the prompts")
     parser.add_argument("--steps", type=int, default=None, help="optimizer steps (default: the tuned number)")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Measure, train, measure again, save, and print what to do next."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     from transformers.utils import logging
 
-    torch.set_num_threads(
-        1
-    )  # matrices this small: several threads wait for one another longer than they compute
+    torch.set_num_threads(1)  # matrices this small: threads wait for one another longer than they compute
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     start = time.perf_counter()
-    trainer = make_trainer(arguments.out, arguments.seed, arguments.steps)
-    sets = {name: len(rows) for name, rows in trainer.eval_dataset.items()}
-    print(INTRO.format(millions=trainer.num_weights / 1e6, count=max(sets.values())))
-    print("Before: " + spoken(before := accuracies(trainer)) + "\n")
+    trainer = make_trainer(args.out, args.seed, args.steps)
+    sets: dict[str, Any] = trainer.eval_dataset
+    print(INTRO.format(millions=trainer.num_weights / 1e6, count=max(map(len, sets.values()))))
+    print("Before: " + (before := accuracy_line(trainer)) + "\n")
     trainer.train()
-    after = accuracies(trainer)
-    model = Path(arguments.out) / "model"
+    after = accuracy_line(trainer)
+    model = Path(args.out) / "model"
     trainer.save_model(str(model))
-    print(f"\nBefore: {spoken(before)}\nAfter:  {spoken(after)}")
+    print(f"\nBefore: {before}\nAfter:  {after}")
     print(f"{time.perf_counter() - start:.0f} seconds in all.\n")
-    print(NEXT.format(run=arguments.out, model=model))
+    print(NEXT.format(run=args.out, model=model))
     return 0
 
 
-def make_trainer(out: str, seed: int = 0, steps: int | None = None, **changes: Any) -> Any:
-    """The quickstart's trainer; `changes` are settings that differ from the tuned ones."""
+def make_trainer(out: str, seed: int = 0, steps: int | None = None, **changes: object) -> GRPOTrainer:
+    """Build the quickstart's trainer; `changes` are settings that differ from the tuned ones."""
     from datasets import Dataset
 
     from covey import GRPOConfig, GRPOTrainer
     from covey.rewards import load_reward_model
-    from covey.tasks import quickstart
+    from covey.tasks import quickstart_run
 
-    steps = steps or quickstart.STEPS
-    settings = {**quickstart.settings(seed, steps), "display": "live", **changes}
-    rewards = [*quickstart.RULES, quickstart.text_reward(load_reward_model(str(quickstart.REWARD_MODEL)))]
+    steps = steps or quickstart_run.STEPS
+    settings: dict[str, Any] = {**quickstart_run.settings(seed, steps), "display": "live", **changes}
+    rewards = [
+        *quickstart_run.RULES,
+        quickstart_run.text_reward(load_reward_model(str(quickstart_run.REWARD_MODEL))),
+    ]
     return GRPOTrainer(
-        str(quickstart.POLICY),
+        str(quickstart_run.POLICY),
         rewards,
         GRPOConfig(output_dir=out, **settings),
-        Dataset.from_list(quickstart.train_rows(seed, steps)),
-        {name: Dataset.from_list(rows) for name, rows in quickstart.held_out_rows().items()},
+        Dataset.from_list(quickstart_run.train_rows(seed, steps)),
+        {name: Dataset.from_list(rows) for name, rows in quickstart_run.held_out_rows().items()},
     )
 
 
-def accuracies(trainer: Any) -> dict[str, tuple[float, float, float]]:
-    """Accuracy on the held-out puzzles by task, with its 95 % interval."""
+def accuracy_line(trainer: GRPOTrainer) -> str:
+    """Evaluate, and return the accuracy on the held-out puzzles by task, with its 95 % interval."""
     metrics = trainer.evaluate()
-    found = {}
+    parts = []
     for task in trainer.eval_dataset:
         name = f"eval_{task}_rewards/{task}_reward"
-        found[task] = (metrics[f"{name}/mean"], metrics[f"{name}/low"], metrics[f"{name}/high"])
-    return found
-
-
-def spoken(accuracies: dict[str, tuple[float, float, float]]) -> str:
-    return "   ".join(
-        f"{task} {mean:.0%} right (95 % interval {low:.0%} to {high:.0%})"
-        for task, (mean, low, high) in accuracies.items()
-    )
+        mean, low, high = (metrics[f"{name}/{part}"] for part in ("mean", "low", "high"))
+        parts.append(f"{task} {mean:.0%} right (95 % interval {low:.0%} to {high:.0%})")
+    return "   ".join(parts)

@@ -12,16 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from covey.cli.arguments import add_verb
-from covey.cli.prompts import as_chats, read_rows
+from covey.cli.prompt_files import Row, as_chats, read_rows
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
-    from covey.sample.native.engine import NativeEngine
+    import torch
+
     from covey.sample.sampling import Sampling
     from covey.types import Group, Prompt
-
-HELP = "sample completions from a model, prompts in, JSON lines out"
 
 EXAMPLES = """
 examples:
@@ -49,9 +47,8 @@ CHUNK = 2048
 """Completions that are asked for at once; what has finished is written in between."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "generate", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument(
         "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
     )
@@ -61,19 +58,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--chat", action="store_true", help="take text prompts as what a user says")
     parser.add_argument("--system", metavar="TEXT", help="a system message before each chat")
-    _add_sampling_options(parser)
-    parser.add_argument("--dtype", default="auto", metavar="NAME", help="of the weights (auto: as saved)")
-    parser.add_argument(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)"
-    )
-    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
-    parser.add_argument(
-        "--logprobs", action="store_true", help="write token ids and their log-probabilities too"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write there instead of standard output")
-
-
-def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     number: Any = {"type": int, "metavar": "N"}
     share: Any = {"type": float, "metavar": "P"}
     parser.add_argument("-n", "--samples", default=1, help="completions per prompt (default: 1)", **number)
@@ -103,10 +87,19 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
         help="a text that ends a completion; several times",
     )
     parser.add_argument("--seed", default=42, help="(default: 42)", **number)
+    parser.add_argument("--dtype", default="auto", metavar="NAME", help="of the weights (auto: as saved)")
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)"
+    )
+    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    parser.add_argument(
+        "--logprobs", action="store_true", help="write token ids and their log-probabilities too"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there instead of standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sample and write."""
+    """Sample, and write every group as soon as it and those before it are finished."""
     if args.prompts is None and not args.prompt:
         raise ConfigError("There is no prompt. Give a file, - for standard input, or -p TEXT.")
     if args.samples < 1:
@@ -116,29 +109,27 @@ def run(args: argparse.Namespace) -> int:
         rows = as_chats(rows, args.system)
     source = Source(args)
     prompts = source.read(rows)
+    start, tokens = time.perf_counter(), 0
     try:
-        _write(args, source, prompts)
+        with open_output(args.output) as out:
+            for group in source.groups(prompts, args.samples):
+                tokens += sum(len(completion.ids) for completion in group.completions)
+                for line in lines(group, args.logprobs):
+                    print(json.dumps(line, ensure_ascii=False), file=out, flush=True)
+        seconds, reason = time.perf_counter() - start, source.engine.reason
+        path = "fast path" if reason is None else f"general path: {reason}"
+        print(
+            f"{len(prompts) * args.samples:,} completions of {len(prompts):,} prompts, {tokens:,} tokens in "
+            f"{seconds:.1f} s: {tokens / seconds:,.0f} tokens/s ({path})",
+            file=sys.stderr,
+        )
     except BrokenPipeError:  # the reader has enough, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _write(args: argparse.Namespace, source: Source, prompts: Sequence[Prompt]) -> None:
-    start, tokens = time.perf_counter(), 0
-    with _opened(args.output) as out:
-        for group in source.groups(prompts, args.samples):
-            tokens += sum(len(c.ids) for c in group.completions)
-            for line in lines(group, args.logprobs):
-                print(json.dumps(line, ensure_ascii=False), file=out, flush=True)
-    _summarise(args, len(prompts), tokens, time.perf_counter() - start, source.engine)
-
-
 class Source:
-    """A model that answers.
-
-    Args:
-        args: the command's options.
-    """
+    """A model that is sampled from, as the command's options say."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from covey.models import loading
@@ -148,17 +139,17 @@ class Source:
         trust = args.trust_remote_code
         self.policy: Any = loading.load_policy(args.model, {"dtype": args.dtype}, trust_remote_code=trust)
         loading.check_causal(self.policy)
-        self.policy.to(_device(args.device))
+        self.policy.to(device_of(args.device))
         self.tokenizer = loading.load_tokenizer(None, args.model, trust)
         ending = stop_ids(self.tokenizer, loading.generation_config(self.policy))
         padding = self.tokenizer.pad_token_id
-        unsaid = frozenset(i for i in (*ending, padding) if i is not None)
+        not_text = frozenset(i for i in (*ending, padding) if i is not None)
         self.settings = settings(args, ending, None if padding in ending else padding)
-        self.engine = NativeEngine(lambda ids: decode_text(self.tokenizer, ids, unsaid))
+        self.engine = NativeEngine(lambda ids: decode_text(self.tokenizer, ids, not_text))
         self.engine.load(self.policy)
 
-    def read(self, rows: Sequence[dict[str, Any]]) -> list[Prompt]:
-        """Token ids of the prompts.
+    def read(self, rows: Sequence[Row]) -> list[Prompt]:
+        """Return the prompts with their token ids.
 
         Raises:
             DatasetError: a prompt that is none, or one that leaves no room for the completion.
@@ -175,7 +166,7 @@ class Source:
         ]
 
     def groups(self, prompts: Sequence[Prompt], size: int) -> Iterator[Group]:
-        """Completions of each prompt, in the order of the prompts, as soon as they are there."""
+        """Yield a group of completions per prompt, in the order of the prompts, as soon as it is finished."""
         step = max(1, CHUNK // size)
         for first in range(0, len(prompts), step):
             part = prompts[first : first + step]
@@ -189,7 +180,7 @@ class Source:
 
 
 def settings(args: argparse.Namespace, ending: Sequence[int], padding: int | None) -> Sampling:
-    """How completions are drawn."""
+    """Return how completions are sampled."""
     from covey.sample.sampling import Sampling
 
     return Sampling(
@@ -208,14 +199,14 @@ def settings(args: argparse.Namespace, ending: Sequence[int], padding: int | Non
     )
 
 
-def lines(group: Group, with_logprobs: bool) -> Iterator[dict[str, Any]]:
-    """What is written of a group: one value per completion."""
-    for index, (completion, said) in enumerate(zip(group.completions, group.contents(), strict=True)):
-        line: dict[str, Any] = {
+def lines(group: Group, with_logprobs: bool) -> Iterator[dict[str, object]]:
+    """Yield what is written of a group: one mapping per completion."""
+    for index, (completion, content) in enumerate(zip(group.completions, group.contents(), strict=True)):
+        line: dict[str, object] = {
             "row": group.prompt.row,
             "index": index,
             "prompt": group.prompt.content,
-            "completion": said,
+            "completion": content,
             "finish": completion.finish,
             "tokens": len(completion.ids),
         }
@@ -224,7 +215,12 @@ def lines(group: Group, with_logprobs: bool) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def _device(name: str | None) -> Any:
+def device_of(name: str | None) -> torch.device:
+    """Return the device that `--device` names; without it, CUDA's where there is one, else the CPU.
+
+    Raises:
+        ConfigError: no such device here.
+    """
     import torch
 
     from covey.config.hardware import has_cuda
@@ -237,21 +233,15 @@ def _device(name: str | None) -> Any:
         raise ConfigError(f"--device is {name!r}; give cpu, cuda, or cuda:1.") from error
 
 
-def _opened(path: str | None) -> AbstractContextManager[TextIO]:
+def open_output(path: str | None) -> AbstractContextManager[TextIO]:
+    """Open the file of `--output`, or standard output, which stays open.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     if path is None:
         return nullcontext(sys.stdout)
     try:
         return Path(path).open("w", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--output {path} cannot be written: {error}") from error
-
-
-def _summarise(
-    args: argparse.Namespace, prompts: int, tokens: int, seconds: float, engine: NativeEngine
-) -> None:
-    path = "fast path" if engine.reason is None else f"general path: {engine.reason}"
-    print(
-        f"{prompts * args.samples:,} completions of {prompts:,} prompts, {tokens:,} tokens in {seconds:.1f} s: "
-        f"{tokens / seconds:,.0f} tokens/s ({path})",
-        file=sys.stderr,
-    )

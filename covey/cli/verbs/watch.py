@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-from covey.cli.arguments import add_verb
-
-HELP = "serve the page of a run that goes on, on 127.0.0.1"
-
 EXAMPLES = """
 examples:
   covey watch quickstart-run                 then open the address that is printed
@@ -21,9 +17,8 @@ Exit status: 0 stopped with Ctrl-C, 2 there is no record or the port is taken.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "watch", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="output directory of a run, or its record folder"
     )
@@ -34,7 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until Ctrl-C."""
+    """Serve the page until Ctrl-C."""
     from covey.runs.report.server import ReportServer
 
     try:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from covey.cli.arguments import add_verb
 from covey.errors import ConfigError, CoveyError
 
 if TYPE_CHECKING:
     from covey.runs.what_if import Rescored, WhatIf
-
-HELP = "score the recorded groups of a run another way, and show which samples change sign"
 
 EXAMPLES = """
 examples:
@@ -29,9 +26,8 @@ Exit status: 0 done, 2 wrong input.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "rescore", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("run", metavar="RUN", help="output directory of a run, or its record folder")
     parser.add_argument(
         "--weight", action="append", default=[], metavar="NAME=W", help="another weight of a reward"
@@ -63,32 +59,39 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Rescore and print what changes."""
+    """Rescore, and print what changes."""
     from covey.runs import open as open_run
     from covey.runs.what_if import rescore
 
     try:
-        record = open_run(args.run)
-        result = rescore(record, what_if(args), _steps(args.steps))
+        result = rescore(open_run(args.run), what_if(args), parse_steps(args.steps))
     except (FileNotFoundError, ValueError, CoveyError) as error:
         print(f"covey rescore: {error}", file=sys.stderr)
         return 2
-    if args.output:
-        _write(result, Path(args.output))
+    if args.output and Path(args.output).suffix == ".parquet":
+        result.frame().to_parquet(args.output)
+    elif args.output:
+        result.frame().to_csv(args.output, index=False)
     if args.json:
         print(json.dumps(result.summary(), indent=2))
     else:
-        _print(result, args.show)
+        print_result(result, args.show)
     return 0
 
 
 def what_if(args: argparse.Namespace) -> WhatIf:
-    """What the options say is to be different."""
+    """Return what is to be different, from the options.
+
+    Raises:
+        ConfigError: an option that cannot be read, or a function that cannot be imported.
+    """
+    from covey.recipes.objects import import_object
     from covey.runs.what_if import WhatIf
 
+    weights, functions = split_pairs(args.weight), split_pairs(args.reward)
     return WhatIf(
-        weights={name: _number(value, name) for name, value in map(_pair, args.weight)},
-        rewards={name: import_function(value) for name, value in map(_pair, args.reward)},
+        weights={name: parse_weight(name, value) for name, value in weights.items()},
+        rewards={name: import_object(path) for name, path in functions.items()},
         multi_objective_aggregation=args.aggregation,
         advantage_estimator=args.estimator,
         scale_rewards=args.scale_rewards,
@@ -98,63 +101,59 @@ def what_if(args: argparse.Namespace) -> WhatIf:
     )
 
 
-def import_function(path: str) -> Callable[..., Any]:
-    """The function at `module:name`; modules of the working directory are found.
-
-    Raises:
-        ConfigError: there is no such module, or it has no such function.
-    """
-    from covey.recipes.objects import import_object
-
-    function: Callable[..., Any] = import_object(path)
-    return function
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise ConfigError(f"{text!r} is no NAME=VALUE.")
-    return name, value
+def split_pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return values by name, from NAME=VALUE."""
+    pairs = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise ConfigError(f"{text!r} is no NAME=VALUE.")
+        pairs[name] = value
+    return pairs
 
 
-def _number(value: str, name: str) -> float:
+def parse_weight(name: str, value: str) -> float:
+    """Return the number."""
     try:
         return float(value)
     except ValueError:
         raise ConfigError(f"The weight of {name!r} is {value!r}; give a number.") from None
 
 
-def _steps(text: str | None) -> range | None:
+def parse_steps(text: str | None) -> range | None:
+    """Return the steps of FROM:TO, both ends included, or of one number; None for all."""
     if text is None:
         return None
     first, separator, last = text.partition(":")
     try:
-        return (
-            range(int(first or 0), int(last or 10**9) + 1) if separator else range(int(first), int(first) + 1)
-        )
+        if not separator:
+            return range(int(first), int(first) + 1)
+        return range(int(first or 0), int(last or 10**9) + 1)
     except ValueError:
         raise ConfigError(f"--steps is {text!r}; give FROM:TO, for example 100:200.") from None
 
 
-def _write(result: Rescored, path: Path) -> None:
-    frame = result.frame()
-    if path.suffix == ".parquet":
-        frame.to_parquet(path)
-    else:
-        frame.to_csv(path, index=False)
-
-
-def _print(result: Rescored, show: int) -> None:
+def print_result(result: Rescored, show: int) -> None:
+    """Print the change in numbers, and the samples whose advantage changes its sign most."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
     found = result.summary()
     table = Table.grid(padding=(0, 2))
-    for name, value in _rows(found):
-        table.add_row(name, value)
+    table.add_row("completions", f"{found['completions']:,.0f}")
+    table.add_row("advantage changes its sign", f"{found['flips']:,.0f} ({found['flip_share']:.1%})")
+    table.add_row("begins to count", f"{found['starts_to_count']:,.0f}")
+    table.add_row("no longer counts", f"{found['stops_to_count']:,.0f}")
+    signal = f"{found['signal_share_before']:.1%} → {found['signal_share_after']:.1%}"
+    table.add_row("groups with signal", signal)
+    loss = f"{found['loss_before']:.4g} → {found['loss_after']:.4g}"
+    table.add_row("loss at the first pass, mean", loss)
+    table.add_row("correlation of advantages", f"{found['correlation']:.3f}")
+    if found["skipped"]:
+        table.add_row("left out, texts not recorded", f"{found['skipped']:,.0f}")
     console.print(table)
-    rows = _strongest_flips(result, show)
+    rows = strongest_flips(result, show)
     if not rows:
         return
     flips = Table("step", "group", "completion", "total", "advantage", box=None, padding=(0, 2, 0, 0))
@@ -164,22 +163,8 @@ def _print(result: Rescored, show: int) -> None:
     console.print(flips)
 
 
-def _rows(found: dict[str, float]) -> list[tuple[str, str]]:
-    rows = [
-        ("completions", f"{found['completions']:,.0f}"),
-        ("advantage changes its sign", f"{found['flips']:,.0f} ({found['flip_share']:.1%})"),
-        ("begins to count", f"{found['starts_to_count']:,.0f}"),
-        ("no longer counts", f"{found['stops_to_count']:,.0f}"),
-        ("groups with signal", f"{found['signal_share_before']:.1%} → {found['signal_share_after']:.1%}"),
-        ("loss at the first pass, mean", f"{found['loss_before']:.4g} → {found['loss_after']:.4g}"),
-        ("correlation of advantages", f"{found['correlation']:.3f}"),
-    ]
-    if found["skipped"]:
-        rows.append(("left out, texts not recorded", f"{found['skipped']:,.0f}"))
-    return rows
-
-
-def _strongest_flips(result: Rescored, show: int) -> list[Sequence[str]]:
+def strongest_flips(result: Rescored, show: int) -> list[Sequence[str]]:
+    """Return a row of the table for each sample whose advantage changes its sign, the largest change first."""
     import numpy as np
 
     a, b = result.before, result.after

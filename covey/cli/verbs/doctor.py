@@ -1,4 +1,4 @@
-"""`covey doctor RUN`: what goes wrong in a run, why one can say so, and what to try."""
+"""`covey doctor RUN`: the problems of a run, with evidence and advice."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from covey.cli.arguments import add_verb
-
 if TYPE_CHECKING:
     from covey.runs.hints import HintWatch
-
-HELP = "name what goes wrong in a run, with evidence and what to try"
 
 EXAMPLES = """
 examples:
@@ -23,9 +19,8 @@ Exit status: 0 no problem holds at the end of the record, 1 one does, 2 there is
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "doctor", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument(
         "run", help="output directory of a run, or its record folder; the run may still go on"
     )
@@ -33,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the hints of a run."""
+    """Print the hints of a run; the exit code is 1 where a problem holds at its end."""
     from covey.runs import open as open_run
     from covey.runs.hints import watch_record
 
@@ -46,11 +41,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([h.as_dict() | {"holds": watch.holds(h)} for h in watch.hints], indent=2))
     else:
-        _print(record.name, record.state, watch)
+        print_hints(record.name, record.state, watch)
     return int(any(h.severity == "problem" and watch.holds(h) for h in watch.hints))
 
 
-def _print(name: str, state: str, watch: HintWatch) -> None:
+def print_hints(name: str, state: str, watch: HintWatch) -> None:
+    """Print every hint with its evidence and advice, the gravest first."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text

@@ -8,16 +8,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from covey.cli.arguments import add_set, add_verb, completed, is_main_process, reward_words
+from covey.cli.arguments import add_set, is_main_process
 from covey.errors import ConfigError, DatasetError
 
 if TYPE_CHECKING:
-    from covey.recipes import Recipe
-    from covey.recipes.measure import Change, Measured
+    from rich.table import Table
+    from rich.text import Text
 
-HELP = "measure a policy on a dataset, and compare it with another one"
+    from covey.recipes import Recipe
+    from covey.recipes.measure import Change, Measured, Row
 
 EXAMPLES = """
 examples:
@@ -48,36 +49,22 @@ SETTINGS = {
 """Options, and the setting of `train` that each replaces."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = add_verb(subparsers, "eval", HELP, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument(
         "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
     )
-    dataset = parser.add_argument(
+    parser.add_argument(
         "dataset", metavar="DATASET", help="a recipe, a file, a generator, or a dataset's name"
     )
-    completed(dataset, files=True)
-    reward = parser.add_argument(
+    parser.add_argument(
         "--reward",
         action="append",
         default=[],
         metavar="NAME",
         help="a bundled one, or MODULE:NAME; several times",
     )
-    completed(reward, words=reward_words)
-    against = parser.add_argument("--against", metavar="OTHER", help="another model, or a file that -o wrote")
-    completed(against, files=True)
-    _add_data_options(parser)
-    _add_sampling_options(parser)
-    add_set(parser)
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write everything as JSON, completions included"
-    )
-
-
-def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--against", metavar="OTHER", help="another model, or a file that -o wrote")
     parser.add_argument(
         "--split", help="of a dataset by name (default: test) or a generator (default: held_out)"
     )
@@ -85,9 +72,6 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=int, metavar="N", help="rows to take (default: all; 200 of a generator)"
     )
-
-
-def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=int, metavar="N", help="completions per prompt (default: 1, or the recipe's)"
     )
@@ -107,10 +91,15 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", metavar="NAME", help="of the weights: float32, bfloat16, ... (default: float32)"
     )
+    add_set(parser)
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write everything as JSON, completions included"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate, compare, print."""
+    """Evaluate, compare and print; the exit code is 1 where the policy is worse than the other."""
     measured = measured_model(args.model, args)
     changes: dict[str, list[Change]] = {}
     if args.against:
@@ -126,12 +115,12 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(as_json(args.model, measured, changes), indent=2))
         else:
-            _print(args, measured, changes)
+            print_tables(args, measured, changes)
     return int(any(is_worse(change) for part in changes.values() for change in part))
 
 
 def measured_model(model: str, args: argparse.Namespace) -> dict[str, Measured]:
-    """What one model is worth, by eval set."""
+    """Evaluate one model and return its scores by eval set."""
     from covey.recipes.measure import measure
 
     with tempfile.TemporaryDirectory(prefix="covey-eval-") as folder:
@@ -139,14 +128,14 @@ def measured_model(model: str, args: argparse.Namespace) -> dict[str, Measured]:
 
 
 def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
-    """The recipe of an evaluation: that of a file, or one made up from the options.
+    """Return the recipe of an evaluation: that of a file, or one made up from the options.
 
     Raises:
         ConfigError: no rewards, or options that have no effect on a recipe's own data.
     """
     from covey.recipes import Recipe
-    from covey.recipes.data import section_of
     from covey.recipes.recipe import SUFFIXES
+    from covey.recipes.sources import section_of
 
     values = replaced_values(model, args, folder)
     if args.dataset.endswith(SUFFIXES):
@@ -189,7 +178,7 @@ def replaced_values(model: str, args: argparse.Namespace, folder: str) -> dict[s
 
 
 def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> dict[str, list[Change]]:
-    """Changes by eval set.
+    """Return the changes by eval set.
 
     Raises:
         DatasetError: the two were not asked the same.
@@ -202,20 +191,20 @@ def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> d
 
 
 def is_worse(change: Change) -> bool:
-    """Whether the weighted reward over all prompts fell, and not by chance."""
+    """Return whether the weighted reward over all prompts fell, and not by chance."""
     is_total = change.task is None and change.name == "reward"
     test = change.comparison.test
     return is_total and test.difference < 0 and test.p_value < SIGNIFICANT
 
 
 def write_measured(path: Path, model: str, measured: Mapping[str, Measured]) -> None:
-    """Everything about one model, for later comparisons."""
-    sets = {name: {**part.as_dict(), "rows": _row_dicts(part)} for name, part in measured.items()}
+    """Write everything about one model, for later comparisons."""
+    sets = {name: {**part.as_dict(), "rows": row_dicts(part)} for name, part in measured.items()}
     path.write_text(json.dumps({"model": model, "sets": sets}, indent=1), encoding="utf-8")
 
 
 def read_measured(path: str) -> dict[str, Measured]:
-    """What `-o` wrote.
+    """Read what `-o` wrote.
 
     Raises:
         DatasetError: it cannot be read, or is something else.
@@ -233,10 +222,10 @@ def read_measured(path: str) -> dict[str, Measured]:
 
 def as_json(
     model: str, measured: Mapping[str, Measured], changes: Mapping[str, Sequence[Change]]
-) -> dict[str, Any]:
-    """The numbers, without the completions."""
+) -> dict[str, object]:
+    """Return the numbers, without the completions."""
     sets = {
-        name: {"prompts": len(part.prompts), "rows": _row_dicts(part), "metrics": part.metrics}
+        name: {"prompts": len(part.prompts), "rows": row_dicts(part), "metrics": part.metrics}
         for name, part in measured.items()
     }
     if not changes:
@@ -248,13 +237,15 @@ def as_json(
     return {"model": model, "sets": sets, "changes": tests}
 
 
-def _row_dicts(measured: Measured) -> list[dict[str, Any]]:
+def row_dicts(measured: Measured) -> list[dict[str, object]]:
+    """Return means, intervals and pass@k as JSON holds them."""
     return [asdict(row) for row in measured.rows()]
 
 
-def _print(
+def print_tables(
     args: argparse.Namespace, measured: Mapping[str, Measured], changes: Mapping[str, Sequence[Change]]
 ) -> None:
+    """Print a table of the scores, and one of the changes, for every eval set."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -263,14 +254,15 @@ def _print(
         title = args.dataset if name == "eval" else f"{args.dataset}, {name}"
         each = "1 completion" if samples == [1] else f"{'/'.join(map(str, samples))} completions"
         console.print(f"{args.model} on {title}: {len(part.prompts)} prompts, {each} each\n", markup=False)
-        console.print(_measured_table(part))
+        console.print(measured_table(part))
         if name in changes:
             console.print(f"\n{args.against} → {args.model}, on the same prompts\n", markup=False)
-            console.print(_changes_table(changes[name]))
+            console.print(changes_table(changes[name]))
         console.print()
 
 
-def _measured_table(measured: Measured) -> Any:
+def measured_table(measured: Measured) -> Table:
+    """Return a row per reward and task: mean, interval, prompts, pass@k."""
     from rich.table import Table
 
     rows = list(measured.rows())
@@ -283,11 +275,12 @@ def _measured_table(measured: Measured) -> Any:
     for row in rows:
         interval = f"[{row.interval.low:.3f}, {row.interval.high:.3f}]"
         passes = [f"{row.pass_at[k]:.3f}" if k in row.pass_at else "" for k in ks]
-        table.add_row(_label(row), f"{row.interval.estimate:.3f}", interval, str(row.prompts), *passes)
+        table.add_row(label(row), f"{row.interval.estimate:.3f}", interval, str(row.prompts), *passes)
     return table
 
 
-def _changes_table(changes: Sequence[Change]) -> Any:
+def changes_table(changes: Sequence[Change]) -> Table:
+    """Return a row per reward and task: before, after, and the paired test."""
     from rich.table import Table
 
     table = Table(
@@ -296,13 +289,14 @@ def _changes_table(changes: Sequence[Change]) -> Any:
     for change in changes:
         found, test = change.comparison, change.comparison.test
         table.add_row(
-            _label(change), f"{found.before:.3f}", f"{found.after:.3f}", f"{test.difference:+.3f}",
+            label(change), f"{found.before:.3f}", f"{found.after:.3f}", f"{test.difference:+.3f}",
             f"{test.p_value:.2g}", str(test.better), str(test.worse), test.method,
         )  # fmt: skip
     return table
 
 
-def _label(row: Any) -> Any:
+def label(row: Row | Change) -> Text:
+    """Return the name of a reward, behind its task, without what a terminal would obey."""
     from rich.text import Text
 
     from covey.runs.terminal.visible import visible

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any
 
 from covey.errors import DatasetError
 from covey.tasks.code import code_rows
 from covey.tasks.countdown import countdown_rows
+from covey.tasks.friendly_text import text_rows
 from covey.tasks.split import Split
-from covey.tasks.text import text_rows
 
 GENERATORS = {"countdown": countdown_rows, "code": code_rows, "text": text_rows}
 
 COLUMNS = ("prompt", "task", "nums", "target", "tests", "topics")
 
 
-def mixed_rows(counts: Mapping[str, int], *, seed: int = 0, split: Split = "train") -> list[dict[str, Any]]:
-    """`counts[task]` rows of each task at its default level, shuffled by `seed`, all with the same columns.
+def mixed_rows(
+    counts: Mapping[str, int], *, seed: int = 0, split: Split = "train"
+) -> list[dict[str, object]]:
+    """Draw `counts[task]` rows of each task at its default level, shuffled by `seed`, all with the same columns.
 
     Raises:
         DatasetError: an unknown task, or more rows than a task has.
