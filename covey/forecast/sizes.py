@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from covey.config import GRPOConfig, ModelConfig, get_peft_config
 from covey.errors import LoadingError
 from covey.forecast.memory import OPTIMIZERS, Demand, Sizes
-from covey.models.folders import is_absent, not_loaded
-from covey.models.loading import resolved_dtype, without_retired_name
+from covey.models.adapters import without_retired_name
+from covey.models.loading import is_absent, not_loaded, resolved_dtype
 from covey.plan import Plan
 from covey.recipes import Recipe
 from covey.sample.native.memory_budget import cache_budget
@@ -32,11 +32,12 @@ def sizes_of(recipe: Recipe) -> Sizes:
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=given.trust_remote_code)
         quantised = _quantised(model) if given.load_in_4bit or given.load_in_8bit else 0
-        if given.use_peft:
+        adapter = get_peft_config(given)
+        if adapter is not None:
             from peft import get_peft_model
 
             with without_retired_name():
-                model = get_peft_model(model, get_peft_config(given))
+                model = get_peft_model(model, adapter)
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)

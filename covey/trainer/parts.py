@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from covey.config import GRPOConfig, ModelConfig
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
-from covey.models import loading
+from covey.models import adapters, loading
 from covey.plan import Plan, make_plan
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -126,7 +126,7 @@ def load_policy(
         strict_hardware=args.strict_hardware,
     )
     loading.check_causal(policy)
-    policy = loading.with_adapter(policy, source.peft_config, args.seed)
+    policy = adapters.with_adapter(policy, source.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
     more_ends = as_dict(args.generation_kwargs).get("eos_token_id")

@@ -133,7 +133,7 @@ def test_hardware_that_is_missing_falls_back_or_raises():
 def test_apples_mps_is_not_trained_on(monkeypatch):
     """It has no float64, in which sampling draws: the first round would raise a TypeError."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr("covey.config.hardware._has_other_accelerator", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     with pytest.warns(CoveyWarning, match=r"MPS.*float64.*The CPU is used instead") as said:
         config = settings()
     assert len(said) == 1 and config.use_cpu and config.device.type == "cpu" and config.bf16 is False

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from covey.config import ModelConfig, get_peft_config
 from covey.errors import ConfigError, LoadingError
-from covey.models.loading import load_adapter, merge_adapter
+from covey.models.adapters import load_adapter, merge_adapter
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, logged, make, rows, train, weights
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Merge, save, and print where the model is."""
     from transformers import AutoConfig
 
-    from covey.models import loading
+    from covey.models import adapters, loading
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -48,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
         return 2
     dtype = loading.resolved_dtype(args.dtype)
     base_kwargs = {"trust_remote_code": True} if args.trust_remote_code else {}
-    policy: Any = loading.load_adapter(args.adapter, args.base, base_kwargs)
+    policy: Any = adapters.load_adapter(args.adapter, args.base, base_kwargs)
     base = args.base or policy.peft_config["default"].base_model_name_or_path
     own = (Path(args.adapter) / "tokenizer_config.json").exists()
     tokenizer = loading.load_tokenizer(None, args.adapter if own else base, args.trust_remote_code)
     if dtype is None:  # the precision of the base's own files
         dtype = AutoConfig.from_pretrained(base, **base_kwargs).dtype
-    loading.merge_adapter(policy, args.out, tokenizer, keep=False, dtype=dtype)
+    adapters.merge_adapter(policy, args.out, tokenizer, keep=False, dtype=dtype)
     print(f"{args.out}: {base} with {args.adapter} merged into it")
     return 0

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import torch
 
 from covey.errors import LoadingError, RewardError
-from covey.models.folders import not_loaded
 from covey.rewards.contract import Failure
 from covey.rewards.text import without_reasoning
 from covey.types import Message, PromptContent
@@ -226,6 +225,8 @@ def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) 
         LoadingError: it cannot be loaded, has no trained classification head, or several labels and no `reduce`.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from covey.models.loading import not_loaded
 
     own = {key: options.pop(key) for key in _OPTIONS if key in options}
     try:
