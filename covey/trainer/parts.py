@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator, DistributedType
 from torch import nn
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from covey.config import GRPOConfig, ModelConfig
 from covey.errors import ConfigError, LoadingError
@@ -49,7 +50,7 @@ class ModelSource:
     processing_class: Any
     peft_config: Any
     model_init_kwargs: Mapping[str, object] | None
-    quantization_config: object
+    quantization_config: QuantizationConfigMixin | None
 
     @property
     def name(self) -> str:
