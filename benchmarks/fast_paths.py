@@ -5,7 +5,7 @@
 
 Both ways train the bundled policy on the quickstart's rows with its settings, and are measured on its held-out puzzles.
 
-    on    the engine's own forward pass in its own weight layout, prompts shared, drafts; one packed row per group, the
+    on    the engine's own forward pass in its own weight layout, prompts shared, prompt lookup; one packed row per group, the
           prompt computed once, log-probabilities in chunks; rows of advantage 0 dropped
     off   the model's own forward pass and transformers' cache, each completion with its own copy of the prompt's keys and
           values; one padded row per completion, the model's own logits, one soft-max over all of them; every row computed
@@ -93,7 +93,7 @@ def set_way(trainer: Any, way: str) -> Noting:
     """Switch every fast path on or off; returns the engine."""
     decode, autocast = trainer.engine.decode, trainer.engine.autocast
     if way == "on":
-        engine = Noting(decode, autocast, path="fast", shares_prompts=True, drafts=True)
+        engine = Noting(decode, autocast, path="fast", shares_prompts=True, prompt_lookup=True)
     else:
         engine = Noting(decode, autocast, path="general")
         trainer.updater.forward = Forward(trainer.model, trainer.args.temperature, fast=False)

@@ -86,6 +86,22 @@ Gather = Callable[[T], list[T]]
 """Returns every rank's value in rank order. Collective: every rank calls it equally often."""
 
 
+def message_text(message: Mapping[str, object]) -> str:
+    """Return the text of a message: its content, or the text parts of a content in parts; empty where it has none."""
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def prefill_of(prompt: PromptContent) -> str:
+    """Return the start of the answer that a prompt already holds: the text of a closing assistant message."""
+    if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
+        return ""
+    return message_text(prompt[-1])
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt, ready to be sampled from."""
@@ -109,10 +125,7 @@ class Prompt:
 
     @property
     def prefill(self) -> str:
-        """The start of the answer that the prompt already holds: content of a closing assistant message."""
-        if isinstance(self.content, str) or not self.content or self.content[-1].get("role") != "assistant":
-            return ""
-        return str(self.content[-1].get("content") or "")
+        return prefill_of(self.content)
 
 
 @dataclass(frozen=True, slots=True)

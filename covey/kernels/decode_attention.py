@@ -2,7 +2,7 @@
 
 Soft-max over both parts is soft-max over the second with one more column: the first part's result, with its log-sum-exp as
 score. The column is there already: the first place of a sequence's slot belongs to its prompt, and its keys and values
-are zeros (see `covey.sample.native.kv_cache.Cache`). Scores are scaled beforehand (in the queries); soft-max is in float32.
+are zeros (see `covey.sample.native.kv_cache.KvCache`). Scores are scaled beforehand (in the queries); soft-max is in float32.
 """
 
 from __future__ import annotations

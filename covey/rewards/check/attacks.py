@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.rewards.check.golds import ANSWERS
-from covey.rewards.text import text_of
+from covey.types import message_text
 
 LONG = 100_000
 """Characters of the long ones."""
@@ -17,14 +17,13 @@ SHAPE_ONLY = frozenset({"other digits", "power tower", "latex tower"})
 
 def attacks(row: Mapping[str, Any]) -> dict[str, str]:
     """Hostile completions by name, for one row."""
-    prompt = text_of(
-        [{**m, "role": "assistant"} for m in row["prompt"]] if _is_chat(row) else row.get("prompt", "")
-    )
+    prompt = row.get("prompt", "")
+    echo = "\n".join(map(message_text, prompt)) if isinstance(prompt, list | tuple) else prompt
     gold = next((str(row[name]) for name in ANSWERS if isinstance(row.get(name), str | int | float)), "42")
     return {
         "empty": "",
         "blank": " \n\t\n ",
-        "echo of the prompt": prompt,
+        "echo of the prompt": echo,
         "gold 100 times": f"{gold}\n" * 100,
         "boxed gold 100 times": f"\\boxed{{{gold}}} " * 100,
         "tags only": "<think></think>\n<answer></answer>",
@@ -39,10 +38,6 @@ def attacks(row: Mapping[str, Any]) -> dict[str, str]:
         "other digits": f"<think>\nHm.\n</think>\n<answer>{_in_arabic(gold)}</answer>",
         "endless code": "```python\nwhile True:\n    pass\n```",
     }
-
-
-def _is_chat(row: Mapping[str, Any]) -> bool:
-    return isinstance(row.get("prompt"), list | tuple)
 
 
 def _in_arabic(text: str) -> str:

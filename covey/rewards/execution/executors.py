@@ -81,6 +81,7 @@ def call_in_thread(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
     thread.start()
     thread.join(reward.options.timeout)
     if not outcome.done():
+        event_loop().cancel(thread)  # a judge's requests end; what cannot be interrupted runs on
         _given_up.setdefault(reward.name, []).append(thread)
         raise CallTimeout(f"given up after {reward.options.timeout} s; its thread runs on")
     value = outcome.result()

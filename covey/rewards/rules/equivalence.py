@@ -18,7 +18,7 @@ from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.extract import Source, last_boxed
 from covey.rewards.rules.gold import missing_gold
 from covey.rewards.rules.numbers import exact_number
-from covey.rewards.rules.symbolic import Verdict, symbolic
+from covey.rewards.rules.symbolic import Verdict, compare
 from covey.types import PromptContent
 
 MAX_CHARACTERS = 2_000
@@ -75,7 +75,7 @@ def compare_answers(
     if seconds is None or not open_rows:
         return [verdict or "different" for verdict in verdicts]
     pairs = [(plain(golds[i] or ""), plain(answers[i] or "")) for i in open_rows]
-    for i, verdict in zip(open_rows, symbolic().compare(pairs, seconds), strict=True):
+    for i, verdict in zip(open_rows, compare(pairs, seconds), strict=True):
         verdicts[i] = verdict
     return [verdict or "different" for verdict in verdicts]
 

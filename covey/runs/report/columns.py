@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.types import message_text
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -119,7 +121,7 @@ def prompt_excerpt(text: str | None, chat: bool) -> str:
     if chat:
         messages = [m for m in json.loads(text) if isinstance(m, dict)]
         users = [m for m in messages if m.get("role") == "user"] or messages
-        text = str(users[-1].get("content") or "") if users else ""
+        text = message_text(users[-1]) if users else ""
     return " ".join(text[: 4 * EXCERPT].split())[:EXCERPT]
 
 

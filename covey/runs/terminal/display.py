@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.metrics import PHASES
+from covey.rewards.text import last_text_of
 from covey.runs.terminal.phrases import duration, number, percent
 from covey.runs.terminal.sparkline import Curve, sparkline
 from covey.runs.terminal.visible import excerpt, visible
@@ -259,11 +260,7 @@ class Display:
             f"reward {'none' if total is None else number(total)}, advantage {group.advantages[best]:+.2f}"
         )
         prompt = group.group.prompt
-        question = (
-            prompt.content
-            if isinstance(prompt.content, str)
-            else str(prompt.content[-1].get("content") or "")
-        )
+        question = last_text_of(prompt.content)
         text = Text(_lines(group.group.completions[best].text, width - 2, room - 2))
         head = Text.assemble(
             ("sample  ", "bright_black"), excerpt(question, max(10, width - 50)), (f"  {facts}", "bold")
