@@ -3,8 +3,7 @@
 import pytest
 
 from covey.errors import CoveyWarning, LoadingError
-from covey.forecast.lengths import prompt_lengths
-from covey.forecast.sizes import demand_of, sizes_of
+from covey.forecast.sizes import demand_of, prompt_lengths, sizes_of
 from covey.models.adapters import with_adapter
 from covey.models.loading import load_policy
 from covey.recipes import Recipe

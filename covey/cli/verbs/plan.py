@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 EXAMPLES = """
 examples:
   covey plan recipes/countdown.yaml
-  covey plan recipes/countdown.yaml --measure               seconds per step, from ten seconds of training
+  covey plan recipes/countdown.yaml --measure               seconds per step, from three steps of training
   covey plan recipes/math_lora_4bit.yaml --rows 7473        without downloading the data
   covey plan recipes/countdown.yaml --processes 8 --set gradient_accumulation_steps=1
   covey plan recipes/countdown.yaml --against runs/countdown     what was foreseen, and what came of it
   covey plan runs/countdown                                 the same, for the recipe that the run left
 
 Reads the data, imports the rewards, and checks that they find their columns. Memory is reckoned from the model's config
-and holds for completions that all run to their limit. With --measure the model is loaded and some small steps are
-trained, in a folder that is thrown away; what is larger in the run is scaled from them.
+and holds for completions that all run to their limit. With --measure the model is loaded and some steps are trained, in
+a folder that is thrown away.
 
 Exit status: 0 the recipe can be run, 2 it cannot; the message names the line.
 """
 
-MEASURED_SECONDS = 10.0
+MEASURED_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         nargs="?",
-        type=float,
-        const=MEASURED_SECONDS,
-        metavar="SECONDS",
-        help=f"train small steps for about so long ({MEASURED_SECONDS:g}), and say how long the run takes",
+        type=int,
+        const=MEASURED_STEPS,
+        metavar="STEPS",
+        help=f"train so many steps ({MEASURED_STEPS}), after one that warms up, and say how long the run takes",
     )
     parser.add_argument("--against", metavar="RUN", help="show what came of a run beside it")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -96,7 +96,7 @@ def sections(
     recipe: Recipe,
     num_prompts: int | None = None,
     ranks: int | None = None,
-    seconds: float | None = None,
+    steps: int | None = None,
     run: str | None = None,
 ) -> list[PlanSection]:
     """Return everything that is shown, in order.
@@ -104,7 +104,7 @@ def sections(
     Args:
         num_prompts: rows to reckon with, without loading data.
         ranks: processes to reckon with.
-        seconds: train for so long, to say how long a step takes.
+        steps: train so many steps, to say how long one takes.
         run: folder of a run whose outcome is shown.
     """
     from covey.cli.planning import memory_rows, outcome_rows, time_rows
@@ -119,11 +119,11 @@ def sections(
         PlanSection("Memory", memory_rows(recipe, plan, loads_data=num_prompts is None)),
     ]
     timing = None
-    if seconds is not None:
-        from covey.forecast.rehearsal import rehearse
+    if steps is not None:
+        from covey.forecast.step_time import measure
 
         with recipe.located():
-            timing = rehearse(recipe, plan, seconds)
+            timing = measure(recipe, plan, steps)
         found.append(PlanSection("Time", time_rows(timing, plan)))
     if run is not None:
         found.append(
