@@ -9,9 +9,9 @@ All of them are plain values: no tensors, no model, nothing to close. Derived fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -82,8 +82,10 @@ TruncatedCount = Literal["sequences", "tokens_and_sequences", "none"]
 """What masked completions count as in the denominators of the loss."""
 
 
-Gather = Callable[[T], list[T]]
-"""Returns every rank's value in rank order. Collective: every rank calls it equally often."""
+class Gather(Protocol):
+    """Returns every rank's value in rank order. Collective: every rank calls it equally often."""
+
+    def __call__(self, value: T, /) -> list[T]: ...
 
 
 def message_text(message: Mapping[str, object]) -> str:

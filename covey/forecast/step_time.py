@@ -67,7 +67,9 @@ def measure(recipe: Recipe, plan: Plan, rounds: int = STEPS) -> StepTime:
             "output_dir": folder,
             "max_steps": (rounds + 1) * plan.steps_per_rollout,
             "gradient_accumulation_steps": plan.accumulation,
-            "steps_per_generation": None if plan.micro_batches_per_pass == plan.accumulation else plan.micro_batches_per_pass,
+            "steps_per_generation": None
+            if plan.micro_batches_per_pass == plan.accumulation
+            else plan.micro_batches_per_pass,
         }
         # the plan and the logs of the measurement are not those of the run
         with contextlib.redirect_stdout(io.StringIO()):

@@ -29,7 +29,7 @@ class Scorer:
     weights: Mapping[str, float] | None
     """By name; None: those that the rewards bring along."""
     estimate: Estimator
-    gather: Gather[Outcomes] = lambda value: [value]
+    gather: Gather = lambda value: [value]
     rank: int = 0
     shaping: Shaping = field(default_factory=Shaping)
 

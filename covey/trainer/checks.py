@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
+from covey.config import GRPOConfig
+from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES, REDUCTIONS
 from covey.errors import ConfigError, DatasetError, RewardError, warn
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.sample.prompts import checked_content
 from covey.trainer.data import column_names, is_map_style
+from covey.update.terms import Loss
 
 MOST_PROMPTS = 100_000
 """Rows whose prompts are looked at before a run; some seconds' work."""
@@ -89,3 +93,31 @@ def _named(train_dataset: object, eval_dataset: object) -> dict[str, object]:
     if parts is None:
         return {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
     return {"train_dataset": train_dataset} | {f"eval_dataset[{n!r}]": part for n, part in parts.items()}
+
+
+def check_own_loss(args: GRPOConfig, loss: Loss) -> None:
+    """Refuse a loss of the user's own that is no function, or comes with settings of the losses that it replaces.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if not callable(loss):
+        raise ConfigError(
+            f"loss is {loss!r}; it must be a function of LossTerms that returns one loss per token. A loss that has a name "
+            f"is chosen with GRPOConfig(loss_type=...): {', '.join(LOSS_TYPES)}."
+        )
+    if args.loss_type not in REDUCTIONS:
+        raise ConfigError(
+            f"loss_type={args.loss_type!r} names a loss, and GRPOTrainer was given one as `loss`. Beside it, loss_type says "
+            f"how token losses are summed: {', '.join(REDUCTIONS)}."
+        )
+    corrections = {
+        n for n in LOSS_SETTINGS if n.startswith("importance_sampling") and not n.endswith("level")
+    }
+    defaults = {f.name: f.default for f in fields(args)}
+    for name in sorted(LOSS_SETTINGS - corrections):
+        if getattr(args, name) != defaults[name]:
+            raise ConfigError(
+                f"{name}={getattr(args, name)!r} has no effect: GRPOTrainer was given a loss of your own, which knows its "
+                f"settings itself. Leave it at {defaults[name]!r}."
+            )

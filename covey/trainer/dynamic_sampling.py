@@ -27,7 +27,7 @@ class DynamicSampling:
         has_signal: Callable[[ScoredGroup], bool],
         reserve: Sequence[Prompt],
         limit: int,
-        gather: Gather[int],
+        gather: Gather,
     ) -> None:
         self.has_signal, self.reserve, self.limit, self.gather = has_signal, reserve, limit, gather
         self.groups: list[ScoredGroup] = []

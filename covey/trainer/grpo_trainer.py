@@ -43,7 +43,7 @@ from covey.trainer.run_log import RunLog
 from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update.micro_batch import MicroBatch
-from covey.update.rollout_buffer import Window
+from covey.update.rollout_buffer import RolloutBuffer
 from covey.update.samples import Sample, samples_of
 from covey.update.terms import Loss
 
@@ -113,7 +113,8 @@ class GRPOTrainer(CheckpointedTrainer):
             model, processing_class, peft_config, model_init_kwargs, quantization_config
         )
         args = args or source.default_settings()
-        parts.check_loss(args, loss)
+        if loss is not None:
+            checks.check_own_loss(args, loss)
         rewards, weights = parts.load_rewards(
             args, reward_funcs, reward_processing_classes, train_dataset, eval_dataset
         )
@@ -154,7 +155,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine: Engine = parts.make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = parts.make_scorer(args, rewards, weights)
         self.has_signal = parts.signal_test(args, weights)
-        self.rollout = Window()
+        self.rollout = RolloutBuffer()
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = parts.make_updater(
             args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
@@ -175,18 +176,17 @@ class GRPOTrainer(CheckpointedTrainer):
         if is_over(self.state):
             return [], None
         self.restore_rng_state()
-        self.updater.bonus.next_step(gather)
         rows = [row for _ in range(num_batches) for row in next(epoch_iterator, ())]
         if self.rollout.is_spent:
             if not rows:
                 return [], None
             samples = samples_of(self._sample_and_score(rows), self.args.mask_truncated_completions)
             cut, accumulation = self.prompts.micro_batch_rows(), self.plan.accumulation
-            assembled = self.updater.assembled(samples, cut, accumulation)
+            batches = self.updater.build_micro_batches(samples, cut, accumulation)
             with self.run_log.timed("update"):
-                on_device = [batch.to(device) for batch in assembled]
-                prepared = self.updater.prepared(self.model, on_device, accumulation)
-            self.rollout.open(prepared, self.args.num_iterations)
+                batches = [batch.to(device) for batch in batches]
+                self.updater.prepare(self.model, batches, accumulation)
+            self.rollout.fill(batches, self.args.num_iterations)
         batches = self.rollout.next(num_batches)
         self.updater.begin_step(batches)
         self.run_log.begin_step()
@@ -236,7 +236,7 @@ class GRPOTrainer(CheckpointedTrainer):
         """Return what the divergence to the reference takes off the reward of each completion."""
         samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
         size = self.args.per_device_train_batch_size
-        return self.updater.penalties(self.model, samples, size, self.args.device)
+        return self.updater.kl_penalties(self.model, samples, size, self.args.device)
 
     def _read_or_save(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; where a row cannot be used in any process, save the steps so far and raise.
@@ -371,8 +371,8 @@ class GRPOTrainer(CheckpointedTrainer):
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
         checkpoint = self.choose_checkpoint(asked)
         checked_reward_states(self.scorer.rewards)
-        self.rollout, self.run_log.run = Window(), Ledger()
-        self.updater.restart()
+        self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
+        self.updater.bonus.restart()
         try:
             with self.stop.signals.listening():
                 result = super().train(checkpoint, *args, **kwargs)

@@ -59,7 +59,11 @@ class NonfiniteGuard:
         """Return a sentence on the first completion with log-probabilities that are not finite, or on the first of all."""
         sentence, found, row = "Its first completion is", batches[0], 0
         for batch in batches:
-            bad = batch.row[~torch.isfinite(batch.old)] if batch.old is not None else batch.row[:0]
+            bad = (
+                batch.row[~torch.isfinite(batch.old_logprobs)]
+                if batch.old_logprobs is not None
+                else batch.row[:0]
+            )
             if len(bad):
                 sentence, found, row = "Log-probabilities are not finite for", batch, int(bad[0])
                 break

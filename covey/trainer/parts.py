@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from covey.config import GRPOConfig, ModelConfig
+from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
 from covey.models import adapters, loading
@@ -34,12 +35,17 @@ from covey.trainer import checks
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
 from covey.types import Scale, ScoredGroup
-from covey.update import build
-from covey.update.oom_retry import Repetition
+from covey.update.entropy import Adaptation, EntropyBonus
+from covey.update.forward import Forward
+from covey.update.losses import Cispo, Clip, ClipCov, Clipped, Dppo, Gmpo, KlCov, Luspo, Sapo, Vespo
+from covey.update.objective import Objective
+from covey.update.oom_retry import OomRetry, TokenBudget
+from covey.update.reduction import Reduction
 from covey.update.reference import Reference
+from covey.update.sampler_correction import SamplerCorrection
 from covey.update.terms import Loss
-from covey.update.token_budget import Budget
-from covey.update.updater import Updater
+from covey.update.token_selection import TokenSelection
+from covey.update.updater import KlPenalty, Updater
 
 
 @dataclass(frozen=True)
@@ -313,15 +319,17 @@ def prepare_gradients(policy: Any, accelerator: Accelerator) -> None:
         plugin.mixed_precision_policy = replace(precision, output_dtype=None)
 
 
-def check_loss(args: GRPOConfig, loss: Loss | None) -> None:
-    """Raise where a loss of the user's own is no function, or goes with settings of the losses that it replaces.
+def make_run_log(
+    args: GRPOConfig, plan: Plan, weights: Mapping[str, float], policy: nn.Module, name: str, dataset: object
+) -> RunLog:
+    """Build the log of the run; facts of model and dataset are found on the process that records them."""
+    facts: dict[str, Mapping[str, object]] = {}
+    if args.process_index == 0:
+        facts = {"model": model_facts(policy, name), "dataset": dataset_facts(dataset)}
+    return RunLog(args, weights, plan, facts, gather)
 
-    Raises:
-        ConfigError: it does.
-    """
-    if loss is not None:
-        build.check_is_loss(loss)
-        build.check_own_loss(vars(args), {f.name: f.default for f in fields(args)})
+
+# --- 3 update ---------------------------------------------------------------------------------------------------------
 
 
 def make_updater(
@@ -339,19 +347,30 @@ def make_updater(
     """
     check_token_limit(args, accelerator.distributed_type)
 
-    def note_repetition(event: str) -> None:
+    def note_oom_retry(event: str) -> None:
         run_log.event("warning", event, present_step())
         run_log.note({"update/out_of_memory": Total(1)})
 
-    repetition = Repetition(
-        Budget(args.max_tokens_per_forward),
-        present_step,
-        note_repetition,
-        args.process_index,
-        args.world_size,
+    return Updater(
+        Forward(policy, args.temperature),
+        make_objective(args, loss),
+        make_reduction(args),
+        make_selection(args, loss),
+        make_entropy_bonus(args),
+        reference=Reference(policy) if args.beta else None,
+        kl_penalty=make_kl_penalty(args),
+        oom_retry=OomRetry(
+            TokenBudget(args.max_tokens_per_forward),
+            present_step,
+            note_oom_retry,
+            args.process_index,
+            args.world_size,
+        ),
+        accelerator=accelerator,
+        note=run_log.note,
+        gather=gather,
+        offloads_activations=args.activation_offloading,
     )
-    reference = Reference(policy) if args.beta else None
-    return Updater(vars(args), policy, loss, reference, repetition, accelerator, run_log.note, gather)
 
 
 def check_token_limit(args: GRPOConfig, kind: DistributedType) -> None:
@@ -367,11 +386,79 @@ def check_token_limit(args: GRPOConfig, kind: DistributedType) -> None:
         )
 
 
-def make_run_log(
-    args: GRPOConfig, plan: Plan, weights: Mapping[str, float], policy: nn.Module, name: str, dataset: object
-) -> RunLog:
-    """Build the log of the run; facts of model and dataset are found on the process that records them."""
-    facts: dict[str, Mapping[str, object]] = {}
-    if args.process_index == 0:
-        facts = {"model": model_facts(policy, name), "dataset": dataset_facts(dataset)}
-    return RunLog(args, weights, plan, facts, gather)
+def make_objective(args: GRPOConfig, loss: Loss | None = None) -> Objective:
+    """Build the function that is minimised.
+
+    Args:
+        loss: in place of the loss that `loss_type` names; the reduction stays.
+    """
+    correction = SamplerCorrection(
+        args.importance_sampling_mode, args.importance_sampling_cap, args.importance_sampling_floor
+    )
+    is_corrected = args.importance_sampling_correction and LOSS_TYPES[args.loss_type].is_corrected
+    return Objective(
+        loss=make_loss(args) if loss is None else loss,
+        correction=correction if is_corrected else None,
+        off_policy_threshold=args.off_policy_mask_threshold,
+        beta=0.0 if args.kl_in_reward else args.beta,
+        kl_estimator=args.kl_estimator or "k3",
+        unbiased_kl=args.use_bias_correction_kl,
+    )
+
+
+def make_loss(args: GRPOConfig) -> Loss:
+    """Build the loss of a token that `loss_type` names."""
+    clip = Clip(args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high, args.delta)
+    level = args.importance_sampling_level
+    match args.loss_type:
+        case "grpo" | "dr_grpo" | "dapo" | "bnpo" | "prompt_mean":
+            return Clipped(clip, level)
+        case "luspo":
+            return Luspo(clip)
+        case "gmpo":
+            return Gmpo(clip)
+        case "cispo":
+            assert args.epsilon_high is not None, "checked by GRPOConfig"
+            return Cispo(args.epsilon, args.epsilon_high, args.cispo_bound, level)
+        case "sapo":
+            return Sapo(args.sapo_temperature_pos, args.sapo_temperature_neg, level)
+        case "vespo":
+            positive = args.vespo_k_pos, args.vespo_lambda_pos
+            negative = args.vespo_k_neg, args.vespo_lambda_neg
+            return Vespo(positive, negative, args.importance_sampling_correction)
+        case "dppo":
+            return Dppo(clip, args.dppo_kl_coef)
+        case "clip_cov":
+            return ClipCov(clip)
+        case "kl_cov":
+            return KlCov(args.kl_cov_coef)
+
+
+def make_reduction(args: GRPOConfig) -> Reduction:
+    """Build the weights of tokens in the loss of a step."""
+    name = LOSS_TYPES[args.loss_type].reduction
+    return Reduction(name, args.max_completion_length, args.truncated_in_denominator)
+
+
+def make_selection(args: GRPOConfig, loss: Loss | None = None) -> TokenSelection:
+    """Build the choice of tokens over a whole optimizer step; a loss of the user's own chooses none by covariance."""
+    kind = args.loss_type if loss is None else None
+    bounds = (args.covariance_low, args.covariance_high) if kind == "clip_cov" else None
+    share = args.covariance_share if kind in ("clip_cov", "kl_cov") else None
+    return TokenSelection(args.top_entropy_quantile, share, bounds)
+
+
+def make_entropy_bonus(args: GRPOConfig) -> EntropyBonus:
+    """Build the coefficient of the entropy bonus, fixed or adaptive."""
+    adaptation = Adaptation(
+        args.entropy_target, args.entropy_coef_delta, args.entropy_coef_min, args.entropy_coef_max
+    )
+    return EntropyBonus(args.entropy_coef, adaptation if args.use_adaptive_entropy else None)
+
+
+def make_kl_penalty(args: GRPOConfig) -> KlPenalty | None:
+    """Build the divergence that is taken off rewards; None where it goes into the loss, or nowhere.
+
+    The default estimator is the one whose gradient is unbiased in a reward.
+    """
+    return KlPenalty(args.beta, args.kl_estimator or "k1") if args.kl_in_reward else None

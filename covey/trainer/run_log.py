@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from covey.config import GRPOConfig
-from covey.metrics import PHASES, Ledger, Mean, Metric, Metrics
+from covey.metrics import PHASES, Ledger, Mean, Metrics
 from covey.plan import Plan
 from covey.runs.hints import Hint, HintWatch
 from covey.runs.record import schema
@@ -47,7 +47,7 @@ class RunLog:
         rewards: Mapping[str, float],
         plan: Plan,
         facts: Mapping[str, Mapping[str, object]],
-        gather: Gather[dict[str, Metric]],
+        gather: Gather,
     ) -> None:
         self.args, self.rewards, self.plan, self.facts, self.gather = args, rewards, plan, facts, gather
         self.settings = {**args.to_dict(), "display": resolved_display(args.display)}

@@ -105,7 +105,7 @@ class StopAfterStep(TrainerCallback):
         gather: returns every process's value.
     """
 
-    def __init__(self, signals: StopSignals, gather: Gather[int]) -> None:
+    def __init__(self, signals: StopSignals, gather: Gather) -> None:
         self.signals, self.gather = signals, gather
         self.stopped_by = 0
         """The signal that all processes agreed to stop for; 0: none."""

@@ -1,6 +1,6 @@
 """What Covey adds to a checkpoint of `transformers.Trainer`, so that a resumed run is the same run.
 
-    covey/rank<r>.json, .pt     the rollout that was open: its micro-batches, and how many had been handed out
+    covey/rank<r>.json, .pt     the rollout that was unfinished: its micro-batches, and how many had been handed out
     covey/run<r>.json           numbers that were not logged yet, the coefficient of the entropy bonus where it adapts, how
                                 many steps in a row were not finite
     covey/rewards<r>.pt         what rewards remember: their state_dict, the mixture's cache and breaker
@@ -26,14 +26,14 @@ from covey.rewards.mixture import Mixture, MixtureState
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
-from covey.update.rollout_buffer import Window
+from covey.update.rollout_buffer import RolloutBuffer
 
 
 @dataclass(frozen=True)
 class RunState:
     """Everything that changes while a run goes on, beside model, optimizer and scheduler."""
 
-    rollout: Window
+    rollout: RolloutBuffer
     position: int
     """Micro-batches that the present rollout has handed out at this point of the run."""
     ledgers: Mapping[str, Ledger]

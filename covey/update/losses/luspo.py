@@ -11,6 +11,7 @@ TRL: loss_type="luspo"; importance_sampling_level may say "sequence", which it a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from covey.update.losses.clipped import Clip, Clipped
 from covey.update.terms import LossTerms, TokenLosses
@@ -18,9 +19,10 @@ from covey.update.terms import LossTerms, TokenLosses
 
 @dataclass(frozen=True)
 class Luspo:
-    """The loss; see the head of this file."""
+    """LUSPO; formula and paper at the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
+    needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
         return Clipped(self.clip, "sequence")(terms)
