@@ -173,7 +173,7 @@ def prompt_reader(
 ) -> PromptReader:
     """Build the reader that turns rows into prompts; without a tokenizer, one that only knows the limits."""
     return PromptReader(
-        tokenizer,
+        cast(PreTrainedTokenizerBase, tokenizer),  # only lengths need it
         as_dict(args.chat_template_kwargs),
         args.max_prompt_length,
         args.overlong_prompts,
