@@ -40,8 +40,6 @@ class LossSpec:
     """How the losses of tokens are summed."""
     options: frozenset[str]
     """Settings that act on the loss of a token."""
-    is_idle_without_advantage: bool = True
-    """Whether a completion of advantage 0 has neither loss nor gradient, nor a say in that of others."""
 
     @property
     def settings(self) -> frozenset[str]:
@@ -77,18 +75,16 @@ LOSS_TYPES: dict[LossType, LossSpec] = {
             }
         ),
     ),
-    "dppo": LossSpec("dppo", "dapo", _BOUNDS | {"dppo_kl_coef"}, is_idle_without_advantage=False),
+    "dppo": LossSpec("dppo", "dapo", _BOUNDS | {"dppo_kl_coef"}),
     "clip_cov": LossSpec(
         "clip_cov",
         "dapo",
         _BOUNDS | {"delta", "covariance_share", "covariance_low", "covariance_high"},
-        is_idle_without_advantage=False,
     ),
     "kl_cov": LossSpec(
         "kl_cov",
         "dapo",
         frozenset({"covariance_share", "kl_cov_coef"}),
-        is_idle_without_advantage=False,
     ),
 }
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 LOGITS = 32 * 2**20
-"""Float32 logits that meet the loss at a time; see `covey.kernels.logits`."""
+"""Float32 logits that meet the loss at a time; see `covey.kernels.head_logprobs`."""
 KEPT = 256 * 2**20
 """What the forward pass keeps of the soft-max for the backward pass at most; see `covey.kernels.head_logprobs`."""
 LEAST_OFFLOADED = 2**20
@@ -76,7 +76,7 @@ class Demand:
     budget: int | None = None
     """Bytes that keys and values may take; None: as much as they need."""
     max_tokens: int | None = None
-    """Tokens that a forward pass may read, see `covey.update.token_budget`; None: a whole micro-batch."""
+    """Tokens that a forward pass may read, see `covey.update.oom_retry`; None: a whole micro-batch."""
     is_offloaded: bool = False
     """Whether activations wait in the host's memory."""
 

@@ -1,4 +1,4 @@
-"""The datasets of a recipe: by file, by name, or made by a generator; and how their rows become prompts.
+"""Datasets of a recipe: by file, by name, or made by a generator; and how their rows become prompts.
 
 data:
   file: problems.jsonl              # .json, .jsonl, .csv, .parquet; one, or a list
@@ -15,20 +15,20 @@ data:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from covey.errors import ConfigError, CoveyError, DatasetError
 from covey.recipes.nodes import Node, shown
-from covey.recipes.objects import called, keyword_arguments, named_object
+from covey.recipes.objects import Function, bound, called, named_object
 from covey.recipes.rows import ROW_KEYS, RowMaker
 from covey.trainer.data import is_map_style
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-    Data = Dataset | IterableDataset
+    Data: TypeAlias = "Dataset | IterableDataset"
 
 SOURCES = ("file", "name", "generator")
 KEYS = {
@@ -36,13 +36,13 @@ KEYS = {
     "name": ("name", "config", "split", "revision", "arguments", "streaming", "limit", *ROW_KEYS),
     "generator": ("generator", "arguments", "streaming", "limit", *ROW_KEYS),
 }
-"""What may be said about a dataset, by where it comes from."""
+"""Keys of a dataset, by its source."""
 
 FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 def check_data_node(node: Node) -> None:
-    """Whether one dataset, or a list of them, is said as it must be; nothing is loaded.
+    """Check the form of one dataset, or of a list of them; nothing is loaded.
 
     Raises:
         ConfigError: an unknown key, or no source, or two.
@@ -68,8 +68,8 @@ def section_of(
     rows: int | None = None,
     prompt: str | None = None,
     held_out: bool = False,
-) -> dict[str, Any]:
-    """How a recipe would say a dataset that a command line names.
+) -> dict[str, object]:
+    """Return the section of a recipe for a dataset that a command line names.
 
     Args:
         name: a file, a bundled generator, `module:function`, or a dataset's name.
@@ -81,7 +81,7 @@ def section_of(
     Raises:
         ConfigError: a split of something that has only one.
     """
-    more: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
+    more: dict[str, object] = {} if prompt is None else {"prompt": prompt}
     if name in bundled_generators() and not Path(name).exists():
         split = split or ("held_out" if held_out else "train")
         return {"generator": name, "arguments": {"count": rows or 200, "split": split}, **more}
@@ -98,14 +98,14 @@ def section_of(
 
 
 def is_one_dataset(node: Node) -> bool:
-    """Whether this describes a dataset, rather than several by name."""
+    """Return whether this describes a dataset, rather than several by name."""
     if not isinstance(node.value, dict):
         return True
     return any(s in node.value and not isinstance(node.value[s].value, dict) for s in SOURCES)
 
 
-def load_data(node: Node) -> Any:
-    """The dataset that a recipe describes; several in a list are put together, with None where a column is missing.
+def load_data(node: Node) -> Data:
+    """Load the dataset that a recipe describes; several in a list are put together, with None where a column is missing.
 
     Raises:
         ConfigError, DatasetError: with the line that is wrong.
@@ -127,109 +127,97 @@ def load_data(node: Node) -> Any:
         raise node.error(f"the datasets cannot be put together: {error}", DatasetError) from error
 
 
-def bundled_generators() -> dict[str, Callable[[], Any]]:
-    """The generators of `covey.tasks`, by name."""
+def bundled_generators() -> dict[str, Function]:
+    """Return the generators of `covey.tasks` by name."""
     from covey.tasks.mixed import GENERATORS, mixed_rows
     from covey.tasks.reasoning_gym_rows import reasoning_gym_rows
 
-    every = {**GENERATORS, "mixed": mixed_rows, "reasoning_gym": reasoning_gym_rows}
-    return {name: lambda function=function: function for name, function in every.items()}  # type: ignore[misc]
+    return {**GENERATORS, "mixed": mixed_rows, "reasoning_gym": reasoning_gym_rows}
 
 
-def _load(item: Node) -> Any:
+def _load(item: Node) -> Data:
+    """Load one dataset, take its first rows where there is a limit, and make its rows."""
     entries = item.entries("a dataset")
-    rows = _FROM[next(source for source in SOURCES if source in entries)](entries)
+    streaming = "streaming" in entries and entries["streaming"].flag("streaming")
+    if "generator" in entries:
+        rows = _from_generator(entries, streaming)
+    elif "file" in entries:
+        rows = _from_files(entries, streaming)
+    else:
+        options: dict[str, object] = {"split": "train"}
+        for key in ("config", "split", "revision"):
+            if key in entries:
+                options["name" if key == "config" else key] = entries[key].text(key)
+        node = entries["name"]
+        rows = _from_hub(entries, node, streaming, node.text("name"), options)
     if "limit" in entries:
-        rows = _first(rows, entries["limit"])
+        limit = entries["limit"].value
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise entries["limit"].error(f"limit is {shown(limit)}; it must be a number of rows, at least 1.")
+        rows = rows.take(min(limit, len(rows)) if is_map_style(rows) else limit)
     return RowMaker.of(entries).applied(rows, item)
 
 
-def _from_file(entries: Mapping[str, Node]) -> Any:
-    paths = [path.text("file") for path in entries["file"].items("file")]
+def _from_files(entries: Mapping[str, Node], streaming: bool) -> Data:
+    node = entries["file"]
+    paths = [path.text("file") for path in node.items("file")]
     formats = {FORMATS.get(_suffix(path)) for path in paths}
     if None in formats or len(formats) != 1:
-        raise entries["file"].error(
+        raise node.error(
             f"{', '.join(paths)}: the files of a dataset are all {', '.join(FORMATS)}, or all of one other of them.",
             DatasetError,
         )
     for path in paths:
         if "://" not in path and not Path(path).exists():
-            raise entries["file"].error(
+            raise node.error(
                 f"there is no file {path!r}; looked in {Path.cwd()}, the working directory.", DatasetError
             )
-    return _hub(entries, "file", formats.pop(), data_files=paths, split="train")
+    return _from_hub(entries, node, streaming, formats.pop(), {"data_files": paths, "split": "train"})
 
 
-def _from_name(entries: Mapping[str, Node]) -> Any:
-    said = {key: entries[key].text(key) for key in ("config", "split", "revision") if key in entries}
-    keywords = {"split": "train", **said}
-    if "config" in keywords:
-        keywords["name"] = keywords.pop("config")
-    return _hub(entries, "name", entries["name"].text("name"), **keywords)
-
-
-def _hub(entries: Mapping[str, Node], source: str, path: Any, **keywords: Any) -> Any:
-    """`datasets.load_dataset`, which also reads files."""
+def _from_hub(
+    entries: Mapping[str, Node], source: Node, streaming: bool, path: str | None, keywords: dict[str, object]
+) -> Data:
+    """Call `datasets.load_dataset`, which also reads files."""
     from datasets import load_dataset
 
     arguments = entries.get("arguments")
     more = {} if arguments is None else arguments.entries("arguments of load_dataset")
-    keywords |= {key: entry.plain() for key, entry in more.items()}
+    keywords = keywords | {key: entry.plain() for key, entry in more.items()}
     try:
-        return load_dataset(path, streaming=_is_streaming(entries), **keywords)
+        return load_dataset(path, streaming=streaming, **keywords)
     except Exception as error:  # whatever a loader raises, the recipe names something that cannot be loaded
-        node = entries[source]
-        raise node.error(
-            f"{node.plain()} cannot be loaded: {type(error).__name__}: {error}", DatasetError
-        ) from error
+        message = f"{source.plain()} cannot be loaded: {type(error).__name__}: {error}"
+        raise source.error(message, DatasetError) from error
 
 
-def _from_generator(entries: Mapping[str, Node]) -> Any:
-    """Rows of a function: a list or an iterable of rows, or a dataset."""
+def _from_generator(entries: Mapping[str, Node], streaming: bool) -> Data:
+    """Call a function that gives rows: a list or an iterable of rows, or a dataset."""
     from datasets import Dataset, IterableDataset
 
     node, arguments = entries["generator"], entries.get("arguments")
-    function = named_object(node, bundled_generators(), "generator")
-    keywords = keyword_arguments(function, arguments, node.value)
-    if _is_streaming(entries):
+    generators = bundled_generators()
+    function = named_object(node, "generator", generators, generators.__getitem__)
+    name = node.text("generator")
+    positional, keywords = bound(function, arguments, name)
+    if streaming:
         if not inspect.isgeneratorfunction(function):
             raise entries["streaming"].error(
-                f"{node.value} cannot be streamed: it is no function that yields rows."
+                f"{name} cannot be streamed: it is no function that yields rows."
             )
         return IterableDataset.from_generator(function, gen_kwargs=keywords or None)
-    rows = called(function, (), keywords, arguments or node, node.value)
+    rows: Any = called(function, positional, keywords, arguments or node, name)
     if hasattr(rows, "column_names"):
         return rows
     try:
         return Dataset.from_list([dict(row) for row in rows])
     except (TypeError, ValueError) as error:  # Arrow's errors are ValueErrors and TypeErrors
         kind = type(error) if isinstance(error, CoveyError) else DatasetError
-        raise node.error(f"{node.value} gives rows that make no dataset: {error}", kind) from error
-
-
-def _first(rows: Any, node: Node) -> Any:
-    count = node.value
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise node.error(f"limit is {shown(count)}; it must be a number of rows, at least 1.")
-    return rows.take(min(count, len(rows)) if is_map_style(rows) else count)
-
-
-def _is_streaming(entries: Mapping[str, Node]) -> bool:
-    node = entries.get("streaming")
-    if node is not None and not isinstance(node.value, bool):
-        raise node.error(f"streaming is {shown(node.value)}; it must be true or false.")
-    return node is not None and bool(node.value)
+        raise node.error(f"{name} gives rows that make no dataset: {error}", kind) from error
 
 
 def _suffix(path: str) -> str:
-    """The suffix that says the format, without that of a compression."""
-    suffixes: Sequence[str] = Path(path.partition("?")[0]).suffixes
+    """Return the suffix that names the format, without that of a compression."""
+    suffixes = Path(path.partition("?")[0]).suffixes
     kept = [s for s in suffixes if s not in (".gz", ".bz2", ".xz", ".zst")]
     return kept[-1].lower() if kept else ""
-
-
-_FROM: Mapping[str, Callable[[Mapping[str, Node]], Any]] = {
-    "file": _from_file,
-    "name": _from_name,
-    "generator": _from_generator,
-}

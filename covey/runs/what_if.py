@@ -32,7 +32,8 @@ from covey.runs.record.regroup import regroup
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import Outcomes, estimator
 from covey.score.shaping import Shaping, shaped_totals
-from covey.types import AdvantageEstimator, Aggregation, Completion, Group, LossType, Prompt, Scale, Score
+from covey.types import AdvantageEstimator, Aggregation, Group, LossType, Scale, Score
+from covey.update.reduction import Reduction, Totals, row_weights
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -327,30 +328,18 @@ def _weighed(
     drops_groups: bool = False,
 ) -> Scoring:
     """Losses and pulls from advantages, by the token weights of the loss."""
-    from covey.update.reduction import Reduction, Totals, row_weights
-    from covey.update.samples import Sample  # with torch, which nothing else here needs
-
     lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)
     is_masked = _is_truncated(rows) & bool(settings["mask_truncated_completions"])
     kept = np.ones(len(lengths), dtype=bool)
     for r in rows_of(ids) if drops_groups else ():
         kept[r] = has_spread(totals[r])
-    samples = [
-        Sample(
-            Prompt("", (), seed_key=(int(g),)),
-            Completion((0,) * int(n), (), "", "stop"),
-            float(a),
-            int(g),
-            not m,
-        )
-        for g, n, a, m in zip(ids[kept], lengths[kept], advantages[kept], is_masked[kept], strict=True)
-    ]
     limit = int(settings["max_completion_length"] or max(1, lengths.max(initial=1)))
     reduction = Reduction(
         LOSS_TYPES[settings["loss_type"]].reduction, limit, settings["truncated_in_denominator"]
     )
+    counts = lengths[kept].tolist(), (~is_masked[kept]).tolist(), ids[kept].tolist()
     weights = np.zeros(len(lengths))
-    weights[kept] = row_weights(reduction, samples, Totals.of(samples, reduction.truncated))
+    weights[kept] = row_weights(reduction, *counts, Totals.of(*counts, reduction.truncated))
     terms = weights * np.where(is_masked, 0, lengths) * advantages
     return Scoring(totals, advantages, np.abs(terms), -terms)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from covey.config import GRPOConfig
+from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES, REDUCTIONS
 from covey.errors import ConfigError, DatasetError, RewardError, warn
 from covey.plan import Plan, make_plan
 from covey.rewards.batch import RESERVED
@@ -14,6 +15,7 @@ from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.sample.prompts import PromptReader, checked_content
 from covey.trainer.data import column_names, is_map_style
+from covey.update.terms import Loss
 
 MOST_PROMPTS = 100_000
 """Rows whose prompts are looked at before a run; some seconds' work."""
@@ -214,3 +216,31 @@ def check_can_cut(args: GRPOConfig, distributed: Any) -> None:
             f"max_tokens_per_forward={args.max_tokens_per_forward} does not go with {distributed.value}: every process has to take "
             "part in every pass. Lower per_device_train_batch_size, and raise gradient_accumulation_steps, instead."
         )
+
+
+def check_own_loss(args: GRPOConfig, loss: Loss) -> None:
+    """Refuse a loss of the user's own that is no function, or comes with settings of the losses that it replaces.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if not callable(loss):
+        raise ConfigError(
+            f"loss is {loss!r}; it must be a function of LossTerms that returns one loss per token. A loss that has a name "
+            f"is chosen with GRPOConfig(loss_type=...): {', '.join(LOSS_TYPES)}."
+        )
+    if args.loss_type not in REDUCTIONS:
+        raise ConfigError(
+            f"loss_type={args.loss_type!r} names a loss, and GRPOTrainer was given one as `loss`. Beside it, loss_type says "
+            f"how token losses are summed: {', '.join(REDUCTIONS)}."
+        )
+    corrections = {
+        n for n in LOSS_SETTINGS if n.startswith("importance_sampling") and not n.endswith("level")
+    }
+    defaults = {f.name: f.default for f in fields(args)}
+    for name in sorted(LOSS_SETTINGS - corrections):
+        if getattr(args, name) != defaults[name]:
+            raise ConfigError(
+                f"{name}={getattr(args, name)!r} has no effect: GRPOTrainer was given a loss of your own, which knows its "
+                f"settings itself. Leave it at {defaults[name]!r}."
+            )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -37,15 +37,12 @@ from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and
 from covey.trainer.nonfinite import Guard
 from covey.trainer.recorded import RecordedTrainer
 from covey.types import Group, Prompt, ScoredGroup
-from covey.update import build
 from covey.update.micro_batch import MicroBatch
-from covey.update.oom_retry import Repetition
+from covey.update.oom_retry import OomRetry, TokenBudget
 from covey.update.reference import Reference
-from covey.update.rollout_buffer import Window
+from covey.update.rollout_buffer import RolloutBuffer
 from covey.update.samples import Sample, samples_of
 from covey.update.terms import Loss
-from covey.update.token_budget import Budget
-from covey.update.updater import Updater
 
 TRAINING, EVALUATION = 0, 1
 """First part of the step that random numbers depend on: evaluation has numbers of its own."""
@@ -112,8 +109,7 @@ class GRPOTrainer(RecordedTrainer):
         name = given.name
         args = args or given.default_settings()
         if loss is not None:
-            build.check_is_loss(loss)
-            build.check_own_loss(vars(args), {f.name: f.default for f in fields(args)})
+            setup.check_own_loss(args, loss)
         rewards, weights = construction.load_rewards(
             args, reward_funcs, reward_processing_classes, train_dataset, eval_dataset
         )
@@ -167,25 +163,24 @@ class GRPOTrainer(RecordedTrainer):
         args = self.args
         setup.check_can_cut(args, self.accelerator.distributed_type)
         self.num_weights = sum(p.numel() for p in policy.parameters())
-        self.window = Window()
+        self.rollout = RolloutBuffer()
         self.guard = Guard(args.max_nonfinite_steps, self._output_dir, self.processing_class.decode)
         self.reference = Reference(self.model) if args.beta else None
-        repetition = Repetition(
-            Budget(args.max_tokens_per_forward),
-            lambda: self._present_step,
-            self._note_repetition,
-            args.process_index,
-            args.world_size,
-        )
-        self.updater = Updater(
-            vars(args),
+        self.updater = construction.make_updater(
+            args,
             policy,
             loss,
-            self.reference,
-            repetition,
-            self.accelerator,
-            self.books.note,
-            self._exchange,
+            reference=self.reference,
+            oom_retry=OomRetry(
+                TokenBudget(args.max_tokens_per_forward),
+                lambda: self._present_step,
+                self._note_oom_retry,
+                args.process_index,
+                args.world_size,
+            ),
+            accelerator=self.accelerator,
+            note=self.books.note,
+            gather=self._exchange,
         )
 
     # --- 1 sample, 2 score ------------------------------------------------------------------------------------------
@@ -197,14 +192,13 @@ class GRPOTrainer(RecordedTrainer):
         if is_over(self.state):
             return [], None
         self.draw_as_before()
-        self.updater.bonus.next_step(self._exchange)
         rows = [row for _ in range(num_batches) for row in next(epoch_iterator, ())]
-        if self.window.is_spent:
+        if self.rollout.is_spent:
             if not rows:
                 return [], None
             scored = self._sample_and_score(rows)
-            self.window.open(self._micro_batches(scored, device), self.args.num_iterations)
-        batches = self.window.next(num_batches)
+            self.rollout.fill(self._micro_batches(scored, device), self.args.num_iterations)
+        batches = self.rollout.next(num_batches)
         self.updater.begin_step(batches)
         self.books.begin_step()
         tokens = sum(int(b.mask.sum()) for b in batches)
@@ -255,18 +249,19 @@ class GRPOTrainer(RecordedTrainer):
             return None
         samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
         size = self.args.per_device_train_batch_size
-        return self.updater.penalties(self.model, samples, size, self.args.device)
+        return self.updater.kl_penalties(self.model, samples, size, self.args.device)
 
     # --- 3 update -----------------------------------------------------------------------------------------------------
 
     def _micro_batches(self, scored: list[ScoredGroup], device: torch.device) -> list[MicroBatch]:
-        """This process's micro-batches of a window, with the log-probabilities that the objective compares with."""
+        """This process's micro-batches of a rollout, with the log-probabilities that the objective compares with."""
         samples = samples_of(scored, self.args.mask_truncated_completions)
-        rows = [self.allotment.micro_batch_rows(number) for number in range(self.plan.window)]
-        batches = self.updater.assembled(samples, rows, self.plan.accumulation)
+        cut = [self.allotment.micro_batch_rows(number) for number in range(self.plan.window)]
+        batches = self.updater.build_micro_batches(samples, cut, self.plan.accumulation)
         with self.books.timed("update"):
-            on_device = [b.to(device) for b in batches]
-            return self.updater.prepared(self.model, on_device, self.plan.accumulation)
+            batches = [b.to(device) for b in batches]
+            self.updater.prepare(self.model, batches, self.plan.accumulation)
+        return batches
 
     def compute_loss(  # type: ignore[override]  # a micro-batch instead of a dictionary of tensors
         self,
@@ -287,7 +282,7 @@ class GRPOTrainer(RecordedTrainer):
         self.updater.note_update(inputs["batch"])
         return loss
 
-    def _note_repetition(self, event: str) -> None:
+    def _note_oom_retry(self, event: str) -> None:
         self.books.event("warning", event, self._present_step)
         self.books.note({"update/out_of_memory": Total(1)})
 
@@ -394,13 +389,12 @@ class GRPOTrainer(RecordedTrainer):
     def restart(self) -> None:
         """Called before a run begins or goes on."""
         check_reward_states(self.rewards)
-        self.window = Window()
-        self.updater.restart()
+        self.rollout = RolloutBuffer()
+        self.updater.bonus.restart()
 
     def run_state(self) -> RunState:
         moved = self.reference if self.args.sync_ref_model else None
-        bonus = self.updater.bonus
-        return RunState(self.window, self.books.ledgers, bonus, self.guard, self.rewards, moved)
+        return RunState(self.rollout, self.books.ledgers, self.updater.bonus, self.guard, self.rewards, moved)
 
     def position_in_window(self) -> int:
         return self.state.global_step * self.plan.accumulation % self.plan.window_passes

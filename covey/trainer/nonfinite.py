@@ -61,7 +61,11 @@ class Guard:
     def _suspect(self, batches: Sequence[MicroBatch]) -> str:
         """The first completion of the step whose log-probabilities are not finite, or the first of all."""
         for batch in batches:
-            bad = batch.row[~torch.isfinite(batch.old)] if batch.old is not None else batch.row[:0]
+            bad = (
+                batch.row[~torch.isfinite(batch.old_logprobs)]
+                if batch.old_logprobs is not None
+                else batch.row[:0]
+            )
             if len(bad):
                 return f"Log-probabilities are not finite for {self._shown(batch, int(bad[0]))}"
         return f"Its first completion is {self._shown(batches[0], 0)}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
 from covey.config import GRPOConfig
+from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
+from covey.metrics import Metric
 from covey.models import adapters, loading
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -25,6 +27,20 @@ from covey.score.shaping import Shaping
 from covey.trainer import checks as setup
 from covey.trainer.recording import Recording, resolved_display
 from covey.types import Scale, ScoredGroup
+from covey.update.entropy import Adaptation, EntropyBonus
+from covey.update.forward import Forward
+from covey.update.losses import Cispo, Clip, ClipCov, Clipped, Dppo, Gmpo, KlCov, Luspo, Sapo, Vespo
+from covey.update.objective import Objective
+from covey.update.oom_retry import OomRetry
+from covey.update.reduction import Reduction
+from covey.update.reference import Reference
+from covey.update.sampler_correction import SamplerCorrection
+from covey.update.terms import Loss
+from covey.update.token_selection import TokenSelection
+from covey.update.updater import Gather, KlPenalty, Updater
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @dataclass(frozen=True)
@@ -233,3 +249,119 @@ def make_recording(
     facts = {"model": model_facts(policy, name), "dataset": dataset_facts(dataset)}
     assert args.output_dir is not None, "TrainingArguments fills it"
     return Recording(args.output_dir, settings, weights, plan, facts)
+
+
+# --- 3 update ---------------------------------------------------------------------------------------------------------
+
+
+def make_updater(
+    args: GRPOConfig,
+    policy: nn.Module,
+    loss: Loss | None,
+    *,
+    reference: Reference | None,
+    oom_retry: OomRetry,
+    accelerator: Accelerator,
+    note: Callable[[Mapping[str, Metric]], None],
+    gather: Gather,
+) -> Updater:
+    """Build the update of this process.
+
+    Args:
+        policy: the model as it was loaded.
+        loss: in place of the loss that `loss_type` names.
+        reference: None where beta is 0.
+        note: takes metrics.
+    """
+    return Updater(
+        Forward(policy, args.temperature),
+        make_objective(args, loss),
+        make_reduction(args),
+        make_selection(args, loss),
+        make_entropy_bonus(args),
+        reference=reference,
+        kl_penalty=make_kl_penalty(args),
+        oom_retry=oom_retry,
+        accelerator=accelerator,
+        note=note,
+        gather=gather,
+        offloads_activations=args.activation_offloading,
+    )
+
+
+def make_objective(args: GRPOConfig, loss: Loss | None = None) -> Objective:
+    """Build the function that is minimised.
+
+    Args:
+        loss: in place of the loss that `loss_type` names; the reduction stays.
+    """
+    correction = SamplerCorrection(
+        args.importance_sampling_mode, args.importance_sampling_cap, args.importance_sampling_floor
+    )
+    is_corrected = args.importance_sampling_correction and LOSS_TYPES[args.loss_type].is_corrected
+    return Objective(
+        loss=make_loss(args) if loss is None else loss,
+        correction=correction if is_corrected else None,
+        off_policy_threshold=args.off_policy_mask_threshold,
+        beta=0.0 if args.kl_in_reward else args.beta,
+        kl_estimator=args.kl_estimator or "k3",
+        unbiased_kl=args.use_bias_correction_kl,
+    )
+
+
+def make_loss(args: GRPOConfig) -> Loss:
+    """Build the loss of a token that `loss_type` names."""
+    clip = Clip(args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high, args.delta)
+    level = args.importance_sampling_level
+    match args.loss_type:
+        case "grpo" | "dr_grpo" | "dapo" | "bnpo" | "prompt_mean":
+            return Clipped(clip, level)
+        case "luspo":
+            return Luspo(clip)
+        case "gmpo":
+            return Gmpo(clip)
+        case "cispo":
+            assert args.epsilon_high is not None, "checked by GRPOConfig"
+            return Cispo(args.epsilon, args.epsilon_high, args.cispo_bound, level)
+        case "sapo":
+            return Sapo(args.sapo_temperature_pos, args.sapo_temperature_neg, level)
+        case "vespo":
+            positive = args.vespo_k_pos, args.vespo_lambda_pos
+            negative = args.vespo_k_neg, args.vespo_lambda_neg
+            return Vespo(positive, negative, args.importance_sampling_correction)
+        case "dppo":
+            return Dppo(clip, args.dppo_kl_coef)
+        case "clip_cov":
+            return ClipCov(clip)
+        case "kl_cov":
+            return KlCov(args.kl_cov_coef)
+
+
+def make_reduction(args: GRPOConfig) -> Reduction:
+    """Build the weights of tokens in the loss of a step."""
+    name = LOSS_TYPES[args.loss_type].reduction
+    return Reduction(name, args.max_completion_length, args.truncated_in_denominator)
+
+
+def make_selection(args: GRPOConfig, loss: Loss | None = None) -> TokenSelection:
+    """Build the choice of tokens over a whole optimizer step; a loss of the user's own chooses none by covariance."""
+    kind = args.loss_type if loss is None else None
+    bounds = (args.covariance_low, args.covariance_high) if kind == "clip_cov" else None
+    share = args.covariance_share if kind in ("clip_cov", "kl_cov") else None
+    return TokenSelection(args.top_entropy_quantile, share, bounds)
+
+
+def make_entropy_bonus(args: GRPOConfig) -> EntropyBonus:
+    """Build the coefficient of the entropy bonus, fixed or adaptive."""
+    adaptation = Adaptation(
+        args.entropy_target, args.entropy_coef_delta, args.entropy_coef_min, args.entropy_coef_max
+    )
+    return EntropyBonus(args.entropy_coef, adaptation if args.use_adaptive_entropy else None)
+
+
+def make_kl_penalty(args: GRPOConfig) -> KlPenalty | None:
+    """Build the divergence that is taken off rewards; None where it goes into the loss, or nowhere.
+
+    The default estimator is the one whose gradient is unbiased in a reward.
+    """
+    return KlPenalty(args.beta, args.kl_estimator or "k1") if args.kl_in_reward else None

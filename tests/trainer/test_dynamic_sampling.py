@@ -38,8 +38,8 @@ def test_every_step_is_full_of_groups_with_a_signal(tmp_path, stream):
         seen.append(list(batches))
         return original(model, batches, *more)
 
-    original = trainer.updater.prepared
-    trainer.updater.prepared = step
+    original = trainer.updater.prepare
+    trainer.updater.prepare = step
     trainer.train()
     for batches in seen:
         groups = {g for b in batches for g in b.groups}

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from covey.errors import ConfigError, CoveyWarning
-from covey.update.oom_retry import Repetition
-from covey.update.token_budget import Budget
+from covey.update.oom_retry import OomRetry, TokenBudget
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, config, make, rows
 
@@ -99,14 +98,14 @@ def test_a_completion_that_does_not_fit_alone_is_an_error(tmp_path):
 
 
 def test_several_processes_cannot_repeat_a_step():
-    repetition = Repetition(Budget(), lambda: 3, print, rank=0, ranks=2)
+    retry = OomRetry(TokenBudget(), lambda: 3, print, rank=0, ranks=2)
 
     def work():
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     batch = type("Batch", (), {"num_rows": 8})
     with pytest.raises(torch.OutOfMemoryError, match=r"Step 3 .* process 0.*Other processes are waiting"):
-        repetition.attempt(work, batch)
+        retry.attempt(work, batch)
 
 
 def test_other_errors_come_through(tmp_path):

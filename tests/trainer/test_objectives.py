@@ -97,7 +97,7 @@ def _logprobs(folder, prompt, ids):
 
 def test_a_loss_of_your_own_is_trained_on(tmp_path):
     def reinforce(terms):
-        return -terms.advantages * terms.new
+        return -terms.advantages * terms.logprobs
 
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
     recorder = Recorder(by_length)
@@ -107,7 +107,7 @@ def test_a_loss_of_your_own_is_trained_on(tmp_path):
 
 def test_a_loss_of_your_own_and_a_named_one_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="was given one as `loss`"):
-        make("unused", tmp_path, Recorder(REWARDS), rows(), loss=lambda t: -t.new, loss_type="sapo")
+        make("unused", tmp_path, Recorder(REWARDS), rows(), loss=lambda t: -t.logprobs, loss_type="sapo")
     with pytest.raises(ConfigError, match=r"loss is 'reinforce'; it must be a function.*loss_type="):
         make("unused", tmp_path, Recorder(REWARDS), rows(), loss="reinforce")
 

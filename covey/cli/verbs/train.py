@@ -103,8 +103,7 @@ def save_recipe(recipe: Recipe, path: str, overrides: Sequence[str], folder: Pat
     import yaml
 
     folder.mkdir(parents=True, exist_ok=True)
-    plain = recipe.plain()
-    plain["train"] = {**plain.get("train", {}), "output_dir": str(recipe.config.output_dir)}
+    plain = recipe.replaced(train={"output_dir": str(recipe.config.output_dir)}).plain()
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
     (folder / "recipe.yaml").write_text(f"# {train_command(path, overrides)}\n{text}", encoding="utf-8")
 

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
@@ -19,9 +20,8 @@ from typing import Any
 
 from covey import __version__
 from covey.runs.record import schema
-from covey.runs.record.header import read_header
 from covey.runs.report.embed import Blobs, embed
-from covey.runs.report.summary import RunSummary, sources
+from covey.runs.report.summary import RunSummary
 from covey.runs.terminal.visible import visible
 
 MAX_MEGABYTES = 64.0
@@ -49,10 +49,9 @@ def write_report(
         raise ValueError("write_report got no run. Give the output directory of at least one.")
     if max_megabytes <= 0:
         raise ValueError(f"max_megabytes is {max_megabytes}; give a size above 0.")
-    folders = [schema.record_folder(run) for run in runs]
     summaries, blobs = [], []
-    for folder in folders:
-        facts, held = _with_blobs(folder, int(max_megabytes * 1e6 / len(folders)))
+    for folder in [schema.record_folder(run) for run in runs]:
+        facts, held = _embedded(RunSummary(folder), int(max_megabytes * 1e6 / len(runs)))
         summaries.append(facts)
         blobs.append(held)
     output = Path(output)
@@ -91,20 +90,19 @@ def assets() -> tuple[str, str]:
     return script, "\n".join(styles)
 
 
-def _with_blobs(folder: Path, max_bytes: int) -> tuple[dict[str, Any], list[Blobs]]:
-    """A run's summary with the facts of its sources, and their blobs in the same order."""
-    rewards = list(read_header(folder).get("rewards", {}))
-    facts = RunSummary(folder).data() | {"sources": []}
+def _embedded(run: RunSummary, max_bytes: int) -> tuple[dict[str, Any], list[Blobs]]:
+    """Return a run's summary with the facts of its sources, and their blobs in the same order."""
+    summary = run.data()
     held: list[Blobs] = []
     left = max_bytes
-    for name in reversed(
-        sources(folder)
-    ):  # evaluations are small and worth more; training takes what is left
-        blobs = embed(folder, name, rewards, max(left, max_bytes // 10))
+    # Evaluations, the last sources, are small and worth more; training takes what is left.
+    for facts, source in reversed(list(zip(summary["sources"], run.sources, strict=True))):
+        blobs = embed(source, max(left, max_bytes // 10))
         left -= blobs.size
         held.insert(0, blobs)
-        facts["sources"].insert(0, {"name": name, **blobs.facts()})
-    return facts, held
+        counts = Counter(name.partition("-")[0] for name in blobs.blocks)
+        facts |= {"textChunks": counts["text"], "promptChunks": counts["prompt"], "leftOut": blobs.left_out}
+    return summary, held
 
 
 def _document(
@@ -120,17 +118,12 @@ def _document(
     yield f'<script type="application/json" id="data">{script_json(data)}</script>\n'
     for number, held in enumerate(blobs):
         for position, source in enumerate(held):
-            yield from _blob_elements(f"b{number}-{position}", source)
+            for (
+                name,
+                block,
+            ) in source.blocks.items():  # the browser does not look at them until the page asks for one
+                yield f'<script type="text/plain" id="b{number}-{position}-{name}">{block}</script>\n'
     yield f"<script>{script}</script>\n</body>\n</html>\n"
-
-
-def _blob_elements(name: str, blobs: Blobs) -> Iterator[str]:
-    """Data elements that the browser does not look at until the page asks for one."""
-    entries = [("numbers", blobs.numbers), ("excerpts", blobs.excerpts)]
-    entries += [(f"text-{i}", chunk) for i, chunk in enumerate(blobs.texts)]
-    entries += [(f"prompt-{i}", chunk) for i, chunk in enumerate(blobs.prompts)]
-    for key, value in entries:
-        yield f'<script type="text/plain" id="{name}-{key}">{value}</script>\n'
 
 
 def _origin() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covey.kernels.linear import Plain, Projection, SideBySide, projection
+from covey.kernels.linear import ConcatLinear, PlainLinear, Projection, projection
 from covey.kernels.rms_norm import Norm
 from covey.models.inspect import innermost
 from covey.sample.native.architectures import Architecture, architecture_of
@@ -140,9 +140,9 @@ def _tensors(part: Part | None) -> Iterator[Tensor]:
     """Yield all tensors of a part of the weights, in a fixed order."""
     if isinstance(part, Tensor):
         yield part
-    elif isinstance(part, Plain):
+    elif isinstance(part, PlainLinear):
         yield from (t for t in (part.weight, part.bias) if t is not None)
-    elif isinstance(part, SideBySide):
+    elif isinstance(part, ConcatLinear):
         for projection_ in part.parts:
             yield from _tensors(projection_)
     elif isinstance(part, Norm):
@@ -206,7 +206,7 @@ class _Reader:
     def joined(self, *parts: tuple[Tensor, Tensor | None]) -> Projection:
         """Return several linear layers of the same input as one."""
         if not self.fuses:
-            return SideBySide([projection(*part, self.dtype, self.may_pack) for part in parts])
+            return ConcatLinear([projection(*part, self.dtype, self.may_pack) for part in parts])
         weight = torch.cat([weight.to(self.dtype) for weight, _ in parts])
         biases = [w.new_zeros(len(w)) if b is None else b for w, b in parts]
         has_bias = any(b is not None for _, b in parts)

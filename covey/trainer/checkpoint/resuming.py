@@ -41,7 +41,7 @@ class ResumableTrainer(WholeCheckpoints):
             return
         state = self.run_state()
         load_state(checkpoint, self.args.process_index, self.position_in_window(), state)
-        for batch in state.window.batches:
+        for batch in state.rollout.batches:
             vars(batch).update(vars(batch.to(self.args.device)))
         self._random_state_of = checkpoint
 

@@ -1,6 +1,6 @@
 """What Covey adds to a checkpoint of `transformers.Trainer`, so that a resumed run is the same run.
 
-    covey/rank<r>.json, .pt     the window that was open: its micro-batches, and how many had been handed out
+    covey/rank<r>.json, .pt     the rollout that was unfinished: its micro-batches, and how many had been handed out
     covey/run<r>.json           numbers that were not logged yet, the coefficient of the entropy bonus where it adapts, how
                                 many steps in a row were not finite
     covey/rewards<r>.pt         what rewards remember: their state_dict, the mixture's cache and breaker
@@ -27,14 +27,14 @@ from covey.rewards.mixture import Mixture, MixtureState
 from covey.trainer.nonfinite import Guard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
-from covey.update.rollout_buffer import Window
+from covey.update.rollout_buffer import RolloutBuffer
 
 
 @dataclass(frozen=True)
 class RunState:
     """What changes while a run goes on, beside model, optimizer and scheduler."""
 
-    window: Window
+    rollout: RolloutBuffer
     ledgers: Mapping[str, Ledger]
     bonus: EntropyBonus
     guard: Guard
@@ -51,7 +51,7 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     """
     folder = Path(checkpoint) / "covey"
     folder.mkdir(parents=True, exist_ok=True)
-    state.window.save(folder / f"rank{rank}")
+    state.rollout.save(folder / f"rank{rank}")
     run = {
         "ledgers": {name: ledger.state() for name, ledger in state.ledgers.items()},
         "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
@@ -73,7 +73,7 @@ def load_state(checkpoint: str | Path, rank: int, position: int, state: RunState
         CheckpointError: something that this point of the run needs is missing, or belongs to another run.
     """
     folder = Path(checkpoint) / "covey"
-    state.window.load(folder / f"rank{rank}", position)
+    state.rollout.load(folder / f"rank{rank}", position)
     run = _read(folder / f"run{rank}.json")
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from covey.update.micro_batch import MicroBatch
-from covey.update.token_budget import Budget, is_out_of_memory, tokens_read
+from covey.update.oom_retry import TokenBudget, is_out_of_memory, tokens_read
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def batch():
         advantages=torch.arange(5.0),
         weights=torch.arange(5.0) + 10,
         mask=tokens > 2,
-        sampled=tokens,
-        reference=tokens + 100,
+        sampler_logprobs=tokens,
+        ref_logprobs=tokens + 100,
         rows=(7, 8, 9, 10, 11),
         num_dropped=3,
     )
@@ -33,8 +33,8 @@ def test_a_prompt_is_counted_once_per_group(batch):
 
 
 def test_without_a_limit_or_within_it_nothing_is_cut(batch):
-    assert Budget().cut(batch) == [batch]
-    assert Budget(17).cut(batch) == [batch]
+    assert TokenBudget().cut(batch) == [batch]
+    assert TokenBudget(17).cut(batch) == [batch]
 
 
 @pytest.mark.parametrize(
@@ -47,25 +47,25 @@ def test_without_a_limit_or_within_it_nothing_is_cut(batch):
     ],
 )
 def test_parts_fill_the_budget_in_order(batch, limit, rows):
-    assert [p.rows for p in Budget(limit).cut(batch)] == rows
+    assert [p.rows for p in TokenBudget(limit).cut(batch)] == rows
 
 
 def test_a_part_has_the_numbers_of_its_rows(batch):
-    part = Budget(10).cut(batch)[1]
+    part = TokenBudget(10).cut(batch)[1]
     assert part.prompts == [(5, 6)] * 2
     assert part.completions == [(4, 4, 4, 4), (5,)]
     assert part.groups == [1, 1]
     assert part.advantages.tolist() == [3, 4]
     assert part.weights.tolist() == [13, 14]
-    assert part.sampled.tolist() == [6, 7, 8, 9, 10]
-    assert part.reference.tolist() == [106, 107, 108, 109, 110]
+    assert part.sampler_logprobs.tolist() == [6, 7, 8, 9, 10]
+    assert part.ref_logprobs.tolist() == [106, 107, 108, 109, 110]
     assert part.mask.all()
-    assert part.old is None
+    assert part.old_logprobs is None
     assert part.num_dropped == 0
 
 
 def test_halving_ends_at_single_completions(batch):
-    budget, sizes = Budget(), []
+    budget, sizes = TokenBudget(), []
     while budget.halve(batch):
         sizes.append([p.num_rows for p in budget.cut(batch)])
     assert sizes == [[2, 1, 2], [1, 1, 1, 1, 1]]
