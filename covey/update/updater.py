@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from covey.metrics import Mean, Metric, Total
-from covey.types import Gather
+from covey.types import Gather, KlEstimator
 from covey.update.activation_offload import offloaded
 from covey.update.entropy import EntropyBonus
 from covey.update.forward import Forward
-from covey.update.kl import KlEstimator, completion_divergences, k3
+from covey.update.kl import completion_divergences, k3
 from covey.update.micro_batch import MicroBatch, build_micro_batches, micro_batch
 from covey.update.objective import Objective
 from covey.update.oom_retry import OomRetry
