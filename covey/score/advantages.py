@@ -84,7 +84,8 @@ def whiten(values: ArrayLike, epsilon: float = EPSILON) -> Floats:
     values = np.asarray(values, dtype=np.float64)
     if not has_spread(values):
         return np.zeros_like(values)
-    return np.nan_to_num((values - np.nanmean(values)) / (deviation(values) + epsilon))
+    centred: Floats = values - np.nanmean(values)
+    return np.nan_to_num(centred / (deviation(values) + epsilon))
 
 
 def gdpo_advantages(

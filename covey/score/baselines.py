@@ -31,7 +31,9 @@ def leave_one_out_advantages(rewards: ArrayLike, groups: ArrayLike, epsilon: flo
     def estimate(rewards: Floats) -> Floats:
         centred = (rewards - rewards.mean()) * rewards.size / (rewards.size - 1)
         others = [np.delete(rewards, i) for i in range(rewards.size)]
-        return centred / np.asarray([deviation(o) + epsilon if has_spread(o) else 1.0 for o in others])
+        scales = np.asarray([deviation(o) + epsilon if has_spread(o) else 1.0 for o in others])
+        divided: Floats = centred / scales
+        return divided
 
     return _by_group(rewards, groups, estimate)
 
