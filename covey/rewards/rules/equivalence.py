@@ -90,7 +90,7 @@ def exact_verdict(gold: str | None, answer: str | None) -> Verdict | None:
         return "different"
     if plain_gold == plain_answer:
         return "same"
-    if _is_words(plain_gold):
+    if is_words(plain_gold):
         return "same" if plain_gold.casefold() == plain_answer.casefold() else "different"
     wanted, given = rational(plain_gold), rational(plain_answer)
     if wanted is None or given is None:
@@ -153,7 +153,7 @@ def _power(match: re.Match[str]) -> str:
     return str(base**exponent) if exponent >= 0 else f"(1/{base**-exponent})"
 
 
-def _is_words(text: str) -> bool:
+def is_words(text: str) -> bool:
     """Words and single choice letters; not names that mean a number, and no letter that may be a variable."""
     is_text = re.fullmatch(r"[A-Za-z][A-Za-z' -]*", text) is not None
     return is_text and text.casefold() not in _CONSTANTS and (len(text) > 1 or text in "ABCDEFGH")
