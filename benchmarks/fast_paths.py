@@ -5,7 +5,7 @@
 
 Both ways train the bundled policy on the quickstart's rows with its settings, and are measured on its held-out puzzles.
 
-    on    the engine's own forward pass in its own weight layout, prompts shared, drafts; one packed row per group, the
+    on    the engine's own forward pass in its own weight layout, prompts shared, prompt lookup; one packed row per group, the
           prompt computed once, log-probabilities in chunks; rows of advantage 0 dropped
     off   the model's own forward pass and transformers' cache, each completion with its own copy of the prompt's keys and
           values; one padded row per completion, the model's own logits, one soft-max over all of them; every row computed
@@ -37,11 +37,11 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from covey.cli.quickstart import make_trainer
+from covey.cli.verbs.quickstart import make_trainer
 from covey.runs.statistics import Interval, mean_interval, wilson_interval
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling
-from covey.tasks import quickstart
+from covey.tasks import quickstart_run
 from covey.types import Group, Prompt
 from covey.update.forward import Forward
 
@@ -93,7 +93,7 @@ def set_way(trainer: Any, way: str) -> Noting:
     """Switch every fast path on or off; returns the engine."""
     decode, autocast = trainer.engine.decode, trainer.engine.autocast
     if way == "on":
-        engine = Noting(decode, autocast, path="fast", shares_prompts=True, drafts=True)
+        engine = Noting(decode, autocast, path="fast", shares_prompts=True, prompt_lookup=True)
     else:
         engine = Noting(decode, autocast, path="general")
         trainer.updater.forward = Forward(trainer.model, trainer.args.temperature, fast=False)
@@ -113,7 +113,7 @@ def train(way: str, seed: int, steps: int) -> Run:
         metrics = trainer.evaluate()
     logs = [log for log in trainer.state.log_history if "loss" in log]
     assert trainer.updater.forward.is_fast == (way == "on"), "the packed forward pass gave up"
-    counts = dict(quickstart.HELD_OUT)
+    counts = dict(quickstart_run.HELD_OUT)
     accuracy = {task: metrics[f"eval_{task}_rewards/{task}_reward/mean"] for task in counts}
     return Run(
         way=way,
@@ -213,7 +213,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=quickstart.STEPS)
+    parser.add_argument("--steps", type=int, default=quickstart_run.STEPS)
     parser.add_argument("--results", type=Path, help="file to which each run is appended as it ends")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -44,7 +44,7 @@ def engine_of(model: Any, **options: Any) -> NativeEngine:
     return engine
 
 
-def said(engine: NativeEngine, prompts: Any = PROMPTS, size: int = 4, settings: Sampling = SETTINGS) -> Any:
+def ids_of(engine: NativeEngine, prompts: Any = PROMPTS, size: int = 4, settings: Sampling = SETTINGS) -> Any:
     groups = in_order(prompts, engine.generate(prompts, size, settings))
     return [[c.ids for c in group.completions] for group in groups]
 
@@ -52,20 +52,20 @@ def said(engine: NativeEngine, prompts: Any = PROMPTS, size: int = 4, settings: 
 def the_fast_path_says_what_the_general_one_says(device: torch.device) -> str:
     for kind in FAMILY:
         model = model_of(device, kind)
-        expected = said(engine_of(model, path="general"))
+        expected = ids_of(engine_of(model, path="general"))
         for options in ({}, {"shares_prompts": True}, {"shares_prompts": False}, {"in_place": True}):
-            assert said(engine_of(model, path="fast", **options)) == expected, (kind, options)
+            assert ids_of(engine_of(model, path="fast", **options)) == expected, (kind, options)
     return f"{len(FAMILY)} architectures, prompts shared and copied, weights copied and in place"
 
 
 def batch_order_and_memory_do_not_matter(device: torch.device) -> str:
     model = model_of(device)
-    expected = said(engine_of(model, path="fast"))
-    assert said(engine_of(model, path="fast"), PROMPTS[::-1])[::-1] == expected, "order"
-    assert [said(engine_of(model, path="fast"), [p])[0] for p in PROMPTS] == expected, "composition"
-    assert [g[:4] for g in said(engine_of(model, path="fast"), size=7)] == expected, "size of the group"
+    expected = ids_of(engine_of(model, path="fast"))
+    assert ids_of(engine_of(model, path="fast"), PROMPTS[::-1])[::-1] == expected, "order"
+    assert [ids_of(engine_of(model, path="fast"), [p])[0] for p in PROMPTS] == expected, "composition"
+    assert [g[:4] for g in ids_of(engine_of(model, path="fast"), size=7)] == expected, "size of the group"
     for options in ({"memory": 1}, {"memory": 200_000}, {"max_sequences": 5}, {"prefill_tokens": 7}):
-        assert said(engine_of(model, path="fast", **options)) == expected, options
+        assert ids_of(engine_of(model, path="fast", **options)) == expected, options
     return "order, composition, group size, memory, chunks of prompts"
 
 
@@ -76,27 +76,27 @@ def the_same_call_gives_the_same_bits(device: torch.device) -> str:
     return "bfloat16, log-probabilities too"
 
 
-def drafts_do_not_change_what_is_said(device: torch.device) -> str:
+def prompt_lookup_does_not_change_the_samples(device: torch.device) -> str:
     for kind in FAMILY:
         model = model_of(device, kind)
         for settings in (SETTINGS, replace(SETTINGS, greedy=True)):
-            expected = said(engine_of(model, path="fast", drafts=False), size=1, settings=settings)
-            engine = engine_of(model, path="fast", drafts=True)
-            for _ in range(2):  # the second call guesses what the first has said
-                assert said(engine, size=1, settings=settings) == expected, (kind, settings.greedy)
+            expected = ids_of(engine_of(model, path="fast", prompt_lookup=False), size=1, settings=settings)
+            engine = engine_of(model, path="fast", prompt_lookup=True)
+            for _ in range(2):  # the second call proposes the completions of the first
+                assert ids_of(engine, size=1, settings=settings) == expected, (kind, settings.greedy)
     return "sampled and greedy"
 
 
 def new_weights_are_used(device: torch.device) -> str:
     model = model_of(device)
     engine = engine_of(model, path="fast")
-    before = said(engine)
+    before = ids_of(engine)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.2)
     engine.load(model)
-    after = said(engine)
-    assert after == said(engine_of(model, path="general")) and after != before
+    after = ids_of(engine)
+    assert after == ids_of(engine_of(model, path="general")) and after != before
     return "after an update in place"
 
 
@@ -124,7 +124,7 @@ def frequencies_are_the_probabilities(device: torch.device) -> str:
     expected = logits.softmax(-1).tolist()
     size = 20_000
     counts = Counter(
-        ids[0] for ids in said(engine_of(model), [prompt], size, replace(SETTINGS, max_new_tokens=1))[0]
+        ids[0] for ids in ids_of(engine_of(model), [prompt], size, replace(SETTINGS, max_new_tokens=1))[0]
     )
     possible = [i for i, p in enumerate(expected) if p > 0]
     square = sum((counts[i] - size * expected[i]) ** 2 / (size * expected[i]) for i in possible)
@@ -136,10 +136,10 @@ def frequencies_are_the_probabilities(device: torch.device) -> str:
 def graphs_are_captured_and_replayed(device: torch.device) -> str:
     """Only on CUDA: what the engine does by default there."""
     engine = engine_of(model_of(device), path="fast")
-    first = said(engine)
+    first = ids_of(engine)
     assert engine.graphs is not None and engine.graphs.captured, "no graph was captured"
     number = len(engine.graphs.captured)
-    assert said(engine) == first and len(engine.graphs.captured) == number, "graphs were captured again"
+    assert ids_of(engine) == first and len(engine.graphs.captured) == number, "graphs were captured again"
     return f"{number} graphs, replayed by the second call"
 
 
@@ -214,7 +214,7 @@ LAWS = (
     the_fast_path_says_what_the_general_one_says,
     batch_order_and_memory_do_not_matter,
     the_same_call_gives_the_same_bits,
-    drafts_do_not_change_what_is_said,
+    prompt_lookup_does_not_change_the_samples,
     new_weights_are_used,
     a_token_of_probability_0_is_never_drawn,
     frequencies_are_the_probabilities,

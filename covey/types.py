@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
+
+T = TypeVar("T")
 
 Message = dict[str, Any]
 """One turn of a chat: at least `role` and `content`."""
@@ -28,6 +30,78 @@ Status = Literal["value", "not_applicable", "gated", "failed"]
 `value`: a number. `not_applicable`: the reward returned None and drops out of the sum. `gated`: a condition it depends on
 did not hold, so it counts as 0 and was not run. `failed`: our fault, not the policy's; the whole sample is left out.
 """
+
+
+# --- choices: what the settings of the three steps may say. GRPOConfig is checked against them, the steps read them.
+
+Overlong = Literal["truncate", "drop", "error"]
+"""A prompt above the limit: cut its content, drop the row, or raise."""
+
+AdvantageEstimator = Literal["grpo", "rloo", "leave_one_out", "reinforce_pp", "maxrl", "opo", "pass_at_k"]
+"""The baseline and scale of the advantages; see `covey.score.estimators`."""
+
+Aggregation = Literal["sum_then_normalize", "normalize_then_sum"]
+"""The order in which several rewards become one advantage."""
+
+Scale = Literal["group", "batch", "none"]
+"""The deviation that advantages are divided by."""
+
+LossType = Literal[
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "bnpo",
+    "prompt_mean",
+    "luspo",
+    "gmpo",
+    "cispo",
+    "sapo",
+    "vespo",
+    "dppo",
+    "clip_cov",
+    "kl_cov",
+]
+"""The loss of a token, together with the way token losses are summed."""
+
+ReductionName = Literal["grpo", "dr_grpo", "dapo", "bnpo", "prompt_mean", "luspo"]
+"""The way token losses are summed; see `covey.update.reduction`."""
+
+RatioLevel = Literal["token", "sequence", "sequence_token"]
+"""The ratio r of each token, of its completion (GSPO), or of both (GSPO-token)."""
+
+CispoBound = Literal["absolute", "relative"]
+"""CISPO caps weights at `epsilon_high` itself, or at 1 + `epsilon_high`."""
+
+KlEstimator = Literal["k1", "k2", "k3"]
+"""The estimator of the KL divergence to the reference; see `covey.update.kl`."""
+
+CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+"""The unit that is weighed for what the sampler computed differently, and what happens beyond the cap."""
+
+TruncatedCount = Literal["sequences", "tokens_and_sequences", "none"]
+"""What masked completions count as in the denominators of the loss."""
+
+
+class Gather(Protocol):
+    """Returns every rank's value in rank order. Collective: every rank calls it equally often."""
+
+    def __call__(self, value: T, /) -> list[T]: ...
+
+
+def message_text(message: Mapping[str, object]) -> str:
+    """Return the text of a message: its content, or the text parts of a content in parts; empty where it has none."""
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def prefill_of(prompt: PromptContent) -> str:
+    """Return the start of the answer that a prompt already holds: the text of a closing assistant message."""
+    if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
+        return ""
+    return message_text(prompt[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +127,7 @@ class Prompt:
 
     @property
     def prefill(self) -> str:
-        """The start of the answer that the prompt already holds: content of a closing assistant message."""
-        if isinstance(self.content, str) or not self.content or self.content[-1].get("role") != "assistant":
-            return ""
-        return str(self.content[-1].get("content") or "")
+        return prefill_of(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +189,11 @@ class Score:
     def __post_init__(self) -> None:
         assert (self.value is not None) == (self.status == "value"), (self.value, self.status)
 
+    @property
+    def counted(self) -> float | None:
+        """The number that enters sums and spreads, before its weight: 0 where gated, None where there is none."""
+        return 0.0 if self.status == "gated" else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
@@ -132,3 +208,7 @@ class ScoredGroup:
     """What the group says about each completion; exactly 0 where the total is None. Never overwrites the reward."""
     extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Columns that rewards added through `log_extra`."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By reward name: what its scores were multiplied with in the totals."""
+    penalties: tuple[float, ...] = ()
+    """Taken off each total before advantages are worked out; empty: nothing."""

@@ -40,19 +40,19 @@ def terms(
     now = flat(new if new is not None else [[-1.0] * n for n in lengths]).requires_grad_()
     old = now.detach() - flat(log_ratios)
     return LossTerms(
-        new=now,
-        old=old,
-        sampled=old if sampled is None else flat(sampled),
+        logprobs=now,
+        old_logprobs=old,
+        sampler_logprobs=old if sampled is None else flat(sampled),
         advantages=tensor(*advantages)[row],
         weights=tensor(*(weights or [1.0] * len(lengths)))[row],
         row=row,
         num_rows=len(lengths),
-        reference=None if reference is None else flat(reference),
+        ref_logprobs=None if reference is None else flat(reference),
         **rest,
     )
 
 
 def gradient(loss: Tensor, given: LossTerms) -> list[float]:
     """Derivative of a sum by the present log-probabilities."""
-    (slope,) = torch.autograd.grad(loss.sum(), given.new, retain_graph=True, allow_unused=True)
-    return [0.0] * given.new.numel() if slope is None else slope.tolist()
+    (slope,) = torch.autograd.grad(loss.sum(), given.logprobs, retain_graph=True, allow_unused=True)
+    return [0.0] * given.logprobs.numel() if slope is None else slope.tolist()

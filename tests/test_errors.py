@@ -6,7 +6,7 @@ import pytest
 from peft import LoraConfig
 
 from covey.errors import CoveyWarning
-from covey.models import loading
+from covey.models import adapters, loading
 from covey.plan import make_plan
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, train
@@ -30,8 +30,8 @@ def test_adapters_bring_no_warning_of_a_name_that_peft_should_not_use(tmp_path):
     folder = tiny_policy(tmp_path / "m")
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
-        adapted = loading.with_adapter(
+        adapted = adapters.with_adapter(
             loading.load_policy(folder), LoraConfig(r=4, target_modules=["q_proj"]), 0
         )
         adapted.save_pretrained(tmp_path / "adapter")
-        loading.load_adapter(str(tmp_path / "adapter"), folder)
+        adapters.load_adapter(str(tmp_path / "adapter"), folder)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
-from covey.tasks.code import HEADER, CodePuzzle, Step, render
+from covey.tasks.code import HEADER, CodePuzzle, CodeStep, render
 from covey.tasks.code import LEVELS as CODE_LEVELS
 from covey.tasks.code import draw_puzzle as draw_code
 from covey.tasks.countdown import LEVELS as COUNTDOWN_LEVELS
 from covey.tasks.countdown import CountdownPuzzle
 from covey.tasks.countdown import draw_puzzle as draw_countdown
+from covey.tasks.friendly_text import TOPICS, TextPrompt, draw_prompt
 from covey.tasks.split import Puzzle, split_of
-from covey.tasks.text import TOPICS, TextPrompt, draw_prompt
 
 SHARES = {"countdown": 0.6, "code": 0.25, "text": 0.15}
 
@@ -125,7 +125,7 @@ def _demonstrate_code(rng: Random, author: Author) -> Demonstration:
 
 def code_answer(rng: Random, puzzle: CodePuzzle, author: Author) -> str:
     """A program with a slip at some of the steps."""
-    steps: list[Step] = []
+    steps: list[CodeStep] = []
     for step in puzzle.steps:
         if rng.random() >= author.slip:
             steps.append(step)
@@ -137,7 +137,7 @@ def code_answer(rng: Random, puzzle: CodePuzzle, author: Author) -> str:
     return f"<code>{HEADER} return {text}</code>"
 
 
-def _misread(rng: Random, step: Step) -> Step:
+def _misread(rng: Random, step: CodeStep) -> CodeStep:
     """Another number, or another verb."""
     if isinstance(step.operand, int) and rng.random() < 0.5:
         return replace(step, operand=max(1, step.operand + rng.choice((-2, -1, 1, 2))))

@@ -29,7 +29,7 @@ def golden_rows(folder: str) -> list[dict[str, float]]:
     """Return the training log of the golden run, one row per optimizer step."""
     import torch
 
-    from covey.cli.quickstart import make_trainer
+    from covey.cli.verbs.quickstart import make_trainer
 
     torch.set_num_threads(1)
     trainer = make_trainer(folder, seed=7, steps=STEPS, **SETTINGS)

@@ -31,8 +31,8 @@ from demonstrations import (
     sentence,
 )
 
+from covey.tasks.friendly_text import TOPICS, TextPrompt, draw_prompt
 from covey.tasks.split import Split, split_of
-from covey.tasks.text import TOPICS, TextPrompt, draw_prompt
 
 WARM_WORDS = frozenset([*WARM, *WARM_VERBS, *WARM_ENDS])
 COLD_WORDS = frozenset([*COLD, *COLD_VERBS, *COLD_ENDS])

@@ -1,4 +1,4 @@
-"""What `covey plan` says about memory and time, as labels and values."""
+"""Memory and time in `covey plan`, as labels and values."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.errors import CoveyError, DatasetError
-from covey.metrics import PHASES
 
 if TYPE_CHECKING:
     from covey.forecast.memory import Demand, Sizes
-    from covey.forecast.rehearsal import Timing
+    from covey.forecast.step_time import StepTime
     from covey.plan import Plan
     from covey.recipes import Recipe
 
@@ -20,9 +19,9 @@ MIB, GIB = 2**20, 2**30
 
 
 def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
-    """Bytes by phase, of one process."""
-    from covey.forecast.lengths import prompt_lengths
+    """Return the bytes of one process by phase; where they cannot be reckoned, the reason."""
     from covey.forecast.memory import offloaded, phases, totals
+    from covey.forecast.sizes import prompt_lengths
 
     try:
         lengths = prompt_lengths(recipe, loads_data)
@@ -50,62 +49,57 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
     waiting = offloaded(sizes, demand)
     if waiting:
         rows.append(("in the host's memory: activations", amount(waiting)))
-    return [*rows, ("of one process on", _place(demand, max(totals(parts).values()) + python))]
+    return [*rows, ("of one process on", free_memory(demand, max(totals(parts).values()) + python))]
 
 
-def time_rows(timing: Timing, plan: Plan) -> Rows:
-    """Seconds by phase of a step, and of the run."""
-    small, full = timing.rehearsed, timing.full
-    rows = [(phase, f"{getattr(timing, phase):.2f} s per step") for phase in PHASES]
+def time_rows(timing: StepTime, plan: Plan) -> Rows:
+    """Return the seconds of a step by phase, and those of the run."""
+    rows = [(phase, f"{seconds:.2f} s per step") for phase, seconds in timing.phases.items()]
     rows.append(("step", f"{timing.seconds:.2f} s, between {timing.low:.2f} and {timing.high:.2f} s"))
     rows.append(("run", f"{duration(timing.seconds * plan.total_steps)} for {plan.total_steps} steps"))
-    measured = f"{small.scale.groups} prompts, completions of at most {small.scale.tokens} tokens: {small.seconds:.2f} s"
-    rows.append(("measured", measured))
-    if timing.is_scaled:
-        rows.append(("scaled to", f"{full.groups} prompts, {full.tokens} tokens"))
-    rows.append(
-        ("completions", f"{small.mean_tokens:.0f} tokens on average, {small.cut_share:.0%} hit the limit")
-    )
-    rows.append(("memory then", amount(small.peak_mb * MIB)))
+    rows.append(("measured", f"{timing.steps} steps; the first warms up"))
+    completions = f"{timing.mean_tokens:.0f} tokens on average, {timing.cut_share:.0%} hit the limit"
+    rows.append(("completions", completions))
+    rows.append(("memory then", amount(timing.peak_mb * MIB)))
     return rows
 
 
 def outcome_rows(
-    recipe: Recipe, plan: Plan, run: str, timing: Timing | None, loads_data: bool = True
+    recipe: Recipe, plan: Plan, run: str, timing: StepTime | None, loads_data: bool = True
 ) -> Rows:
-    """What was foreseen and what came, side by side.
+    """Return what was forecast beside what was recorded.
 
     Raises:
         DatasetError: the run has no record, or no steps.
     """
-    from covey.forecast.lengths import prompt_lengths
     from covey.forecast.memory import peak
-    from covey.forecast.outcome import outcome
+    from covey.forecast.sizes import prompt_lengths
+    from covey.forecast.step_time import recorded
 
     try:
-        came = outcome(run)
+        came = recorded(run)
     except (FileNotFoundError, ValueError) as error:
         raise DatasetError(str(error)) from error
     rows = [("run", f"{Path(run)}, {came.steps} steps")]
-    for phase, seconds in came.seconds.items():
-        foreseen = "" if timing is None else f"; foreseen {getattr(timing, phase):.2f} s"
+    for phase, seconds in came.phases.items():
+        foreseen = "" if timing is None else f"; foreseen {timing.phases[phase]:.2f} s"
         rows.append((phase, f"{seconds:.2f} s per step{foreseen}"))
     foreseen = (
         "" if timing is None else f"; foreseen {timing.seconds:.2f} s, {timing.low:.2f} to {timing.high:.2f}"
     )
-    rows.append(("step", f"{came.step_seconds:.2f} s{foreseen}"))
+    rows.append(("step", f"{came.seconds:.2f} s{foreseen}"))
     if timing is not None:
         rows.append(
             ("tokens foreseen", f"{timing.mean_tokens:.0f} on average, as the untrained policy writes")
         )
-    rows.append(("tokens per completion", f"{came.completion_tokens:.0f} on average"))
+    rows.append(("tokens per completion", f"{came.mean_tokens:.0f} on average"))
     try:
         sizes, demand = reckoned(recipe, plan, prompt_lengths(recipe, loads_data).longest)
-    except CoveyError:  # said under Memory
+    except CoveyError:  # the section Memory has the reason
         return [*rows, ("memory", amount(came.peak_mb * MIB))]
     python = process_bytes() if demand.is_cpu else 0
     limit = amount(peak(sizes, demand) + python)
-    mean = amount(peak(sizes, demand.with_completions_of(came.completion_tokens)) + python)
+    mean = amount(peak(sizes, demand.with_completions_of(came.mean_tokens)) + python)
     return [
         *rows,
         ("memory", f"{amount(came.peak_mb * MIB)}; foreseen {mean} at that length, {limit} at the limit"),
@@ -113,14 +107,14 @@ def outcome_rows(
 
 
 def reckoned(recipe: Recipe, plan: Plan, prompt_tokens: int) -> tuple[Sizes, Demand]:
-    """Sizes of the model, and what the settings ask for."""
+    """Return the sizes of the model, and the demand of the settings."""
     from covey.forecast.sizes import demand_of, sizes_of
 
     return sizes_of(recipe), demand_of(recipe, plan, prompt_tokens)
 
 
 def process_bytes() -> int:
-    """What this process takes, which has everything imported that training imports, and no model."""
+    """Return the memory of this process once it has imported what training imports; it has no model."""
     import psutil
 
     import covey.trainer.grpo_trainer  # noqa: F401  # for what it imports
@@ -129,12 +123,12 @@ def process_bytes() -> int:
 
 
 def amount(size: float) -> str:
-    """Bytes in the unit that reads best."""
+    """Return bytes in words, in the unit that reads best."""
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as one says them."""
+    """Return seconds in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -142,8 +136,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _place(demand: Demand, needed: float) -> str:
-    """Where it is reckoned for, and whether that is enough here."""
+def free_memory(demand: Demand, needed: float) -> str:
+    """Return the device that memory is reckoned for, what is free there, and whether that is enough."""
     import torch
 
     from covey.config.hardware import has_cuda

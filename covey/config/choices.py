@@ -1,11 +1,21 @@
-"""What `loss_type` can say: the loss of a token, how the losses are summed, and which settings act on it.
+"""Choices of the settings that no step reads, and what each `loss_type` stands for.
 
-One table for the settings, which refuse what would have no effect, and for the update, which builds what it names.
+The choices that a step reads are in `covey.types`. `LOSS_TYPES` is one table for the settings, which refuse what would have
+no effect, and for the update, which builds what it names.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from covey.types import LossType, ReductionName
+
+Display = Literal["auto", "live", "plain"]
+"""The terminal shows a live display, or prints lines; `auto`: live on a terminal."""
+
+QuantType = Literal["nf4", "fp4"]
+"""The format of 4-bit weights."""
 
 _BOUNDS = frozenset({"epsilon", "epsilon_high"})
 _LEVEL = frozenset({"importance_sampling_level"})
@@ -21,21 +31,19 @@ _CLIP = _BOUNDS | _LEVEL | {"delta"}
 
 
 @dataclass(frozen=True)
-class LossType:
-    """What a name of `loss_type` stands for."""
+class LossSpec:
+    """The loss, the reduction and the settings behind a name of `loss_type`."""
 
     loss: str
     """The loss of a token: a file of `covey.update.losses`."""
-    reduction: str
-    """How the losses of tokens are summed: a name of `covey.update.reduction`."""
+    reduction: ReductionName
+    """How the losses of tokens are summed."""
     options: frozenset[str]
     """Settings that act on the loss of a token."""
-    is_idle_without_advantage: bool = True
-    """Whether a completion of advantage 0 has neither loss nor gradient, nor a say in that of others."""
 
     @property
     def settings(self) -> frozenset[str]:
-        """Every setting of `LOSS_SETTINGS` that acts."""
+        """All settings of `LOSS_SETTINGS` that act."""
         return self.options | (_CORRECTION if self.is_corrected else frozenset())
 
     @property
@@ -44,17 +52,17 @@ class LossType:
         return self.loss not in ("dppo", "vespo")
 
 
-LOSS_TYPES: dict[str, LossType] = {
-    "grpo": LossType("clipped", "grpo", _CLIP),
-    "dr_grpo": LossType("clipped", "dr_grpo", _CLIP),
-    "dapo": LossType("clipped", "dapo", _CLIP),
-    "bnpo": LossType("clipped", "bnpo", _CLIP),
-    "prompt_mean": LossType("clipped", "prompt_mean", _CLIP),
-    "luspo": LossType("luspo", "luspo", _BOUNDS | {"delta"}),
-    "gmpo": LossType("gmpo", "grpo", _BOUNDS),
-    "cispo": LossType("cispo", "dapo", _BOUNDS | _LEVEL | {"cispo_bound"}),
-    "sapo": LossType("sapo", "grpo", _LEVEL | {"sapo_temperature_pos", "sapo_temperature_neg"}),
-    "vespo": LossType(
+LOSS_TYPES: dict[LossType, LossSpec] = {
+    "grpo": LossSpec("clipped", "grpo", _CLIP),
+    "dr_grpo": LossSpec("clipped", "dr_grpo", _CLIP),
+    "dapo": LossSpec("clipped", "dapo", _CLIP),
+    "bnpo": LossSpec("clipped", "bnpo", _CLIP),
+    "prompt_mean": LossSpec("clipped", "prompt_mean", _CLIP),
+    "luspo": LossSpec("luspo", "luspo", _BOUNDS | {"delta"}),
+    "gmpo": LossSpec("gmpo", "grpo", _BOUNDS),
+    "cispo": LossSpec("cispo", "dapo", _BOUNDS | _LEVEL | {"cispo_bound"}),
+    "sapo": LossSpec("sapo", "grpo", _LEVEL | {"sapo_temperature_pos", "sapo_temperature_neg"}),
+    "vespo": LossSpec(
         "vespo",
         "dapo",
         frozenset(
@@ -67,25 +75,23 @@ LOSS_TYPES: dict[str, LossType] = {
             }
         ),
     ),
-    "dppo": LossType("dppo", "dapo", _BOUNDS | {"dppo_kl_coef"}, is_idle_without_advantage=False),
-    "clip_cov": LossType(
+    "dppo": LossSpec("dppo", "dapo", _BOUNDS | {"dppo_kl_coef"}),
+    "clip_cov": LossSpec(
         "clip_cov",
         "dapo",
         _BOUNDS | {"delta", "covariance_share", "covariance_low", "covariance_high"},
-        is_idle_without_advantage=False,
     ),
-    "kl_cov": LossType(
+    "kl_cov": LossSpec(
         "kl_cov",
         "dapo",
         frozenset({"covariance_share", "kl_cov_coef"}),
-        is_idle_without_advantage=False,
     ),
 }
 
-REDUCTIONS = ("grpo", "dr_grpo", "dapo", "bnpo", "prompt_mean")
+REDUCTIONS = tuple(name for name, spec in LOSS_TYPES.items() if spec.loss == "clipped")
 """Loss types that share the clipped loss and differ in the reduction alone; a loss of your own goes with one of them."""
 
-SAID_ELSEWHERE = {
+OTHER_SETTINGS = {
     "gspo": 'importance_sampling_level="sequence" beside loss_type="grpo"',
     "gspo_token": 'importance_sampling_level="sequence_token" beside loss_type="grpo"',
     "rloo": 'advantage_estimator="rloo"',
@@ -96,7 +102,7 @@ SAID_ELSEWHERE = {
     "pass_at_k": 'advantage_estimator="pass_at_k"',
     "gdpo": 'multi_objective_aggregation="normalize_then_sum"',
 }
-"""Algorithms that a user may look for under `loss_type`, and the settings that say them."""
+"""Algorithms that a user may look for under `loss_type`, and the settings that choose them."""
 
 LOSS_SETTINGS: frozenset[str] = frozenset().union(*(o.settings for o in LOSS_TYPES.values()))
 """Settings that act on some loss types and not on others."""

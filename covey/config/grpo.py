@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from transformers import TrainingArguments
 
-from covey.config import checks, resolving, typed
-from covey.config.checks import CORRECTION_MODES, ESTIMATORS
-from covey.config.choices import LOSS_TYPES
-from covey.config.fields import checks_names, help_text
+from covey.config import consistency, resolving, validation
+from covey.config.choices import Display
+from covey.config.validation import checks_names, help_text
+from covey.types import (
+    AdvantageEstimator,
+    Aggregation,
+    CispoBound,
+    CorrectionMode,
+    KlEstimator,
+    LossType,
+    Overlong,
+    RatioLevel,
+    Scale,
+    TruncatedCount,
+)
 
 
 @checks_names
@@ -67,7 +78,7 @@ class GRPOConfig(TrainingArguments):
     max_prompt_length: int | None = help_text(
         None, "Tokens a prompt may have. Default: what the context holds."
     )
-    overlong_prompts: str = help_text(
+    overlong_prompts: Overlong = help_text(
         "truncate",
         "Prompts above max_prompt_length: cut the user's words from the left, 'drop' the row, or 'error'.",
     )
@@ -101,13 +112,13 @@ class GRPOConfig(TrainingArguments):
 
     # --- score
     reward_weights: list[float] | None = help_text(None, "One weight per reward. Default: 1 each.")
-    advantage_estimator: str = help_text(
-        "grpo", f"What a completion is measured against: {', '.join(ESTIMATORS)}."
+    advantage_estimator: AdvantageEstimator = help_text(
+        "grpo", f"What a completion is measured against: {', '.join(get_args(AdvantageEstimator))}."
     )
-    multi_objective_aggregation: str = help_text(
+    multi_objective_aggregation: Aggregation = help_text(
         "sum_then_normalize", "Sum the rewards, then normalise; or 'normalize_then_sum' (GDPO)."
     )
-    scale_rewards: str | bool = help_text(
+    scale_rewards: Literal[Scale, True, False] = help_text(
         "group", "Divide advantages by the deviation of the 'group', of the 'batch', or by nothing ('none')."
     )
     truncated_reward: float | None = help_text(
@@ -129,7 +140,9 @@ class GRPOConfig(TrainingArguments):
     )
 
     # --- update
-    loss_type: str = help_text("dapo", f"The loss, and how it is summed up: {', '.join(LOSS_TYPES)}.")
+    loss_type: LossType = help_text(
+        "dapo", f"The loss, and how it is summed up: {', '.join(get_args(LossType))}."
+    )
     epsilon: float = help_text(
         0.2, "Ratios below 1 - epsilon are clipped; above 1 + epsilon too, unless epsilon_high is set."
     )
@@ -139,10 +152,10 @@ class GRPOConfig(TrainingArguments):
     delta: float | None = help_text(
         None, "Ratios of tokens with negative advantage are capped here (two-sided clipping)."
     )
-    importance_sampling_level: str = help_text(
+    importance_sampling_level: RatioLevel = help_text(
         "token", "Ratio of the 'token', of the 'sequence' (GSPO), or 'sequence_token' (GSPO-token)."
     )
-    cispo_bound: str = help_text(
+    cispo_bound: CispoBound = help_text(
         "absolute",
         "With cispo, weights are capped at epsilon_high ('absolute') or 1 + epsilon_high ('relative').",
     )
@@ -152,7 +165,9 @@ class GRPOConfig(TrainingArguments):
     vespo_lambda_pos: float = help_text(3.0, "λ of VESPO's weight for positive advantages.")
     vespo_k_neg: float = help_text(3.0, "k of VESPO's weight for negative advantages.")
     vespo_lambda_neg: float = help_text(2.0, "λ of VESPO's weight for negative advantages.")
-    dppo_kl_coef: float = help_text(1e-3, "Weight of (l - b)² in DPPO.")
+    dppo_kl_coef: float = help_text(
+        1e-3, "Weight of the squared difference between current and sampler log-probability in DPPO."
+    )
     covariance_share: float = help_text(2e-4, "Share of the tokens that clip_cov and kl_cov act on.")
     covariance_low: float = help_text(1.0, "clip_cov acts on covariances of at least this.")
     covariance_high: float = help_text(5.0, "clip_cov acts on covariances of at most this; inf: no limit.")
@@ -161,7 +176,7 @@ class GRPOConfig(TrainingArguments):
     kl_in_reward: bool = help_text(
         False, "Take the divergence off the reward instead of adding it to the loss."
     )
-    kl_estimator: str | None = help_text(
+    kl_estimator: KlEstimator | None = help_text(
         None,
         "'k1', 'k2' or 'k3'. Default: k3 in the loss, k1 in the reward; there their gradients are unbiased.",
     )
@@ -186,13 +201,17 @@ class GRPOConfig(TrainingArguments):
     importance_sampling_correction: bool = help_text(
         True, "Weigh tokens for what the sampler computed differently. Exactly 1 where it did not."
     )
-    importance_sampling_mode: str = help_text("token_truncate", f"How: {', '.join(CORRECTION_MODES)}.")
+    importance_sampling_mode: CorrectionMode = help_text(
+        "token_truncate", f"How: {', '.join(get_args(CorrectionMode))}."
+    )
     importance_sampling_cap: float | None = help_text(2.0, "Largest weight; None: no limit.")
     importance_sampling_floor: float | None = help_text(None, "Least weight; None: no limit.")
     vllm_importance_sampling_correction: bool | None = help_text(
         None, "The same as importance_sampling_correction."
     )
-    vllm_importance_sampling_mode: str | None = help_text(None, "The same as importance_sampling_mode.")
+    vllm_importance_sampling_mode: CorrectionMode | None = help_text(
+        None, "The same as importance_sampling_mode."
+    )
     vllm_importance_sampling_cap: float | None = help_text(None, "The same as importance_sampling_cap.")
     vllm_importance_sampling_clip_max: float | None = help_text(None, "The same as importance_sampling_cap.")
     vllm_importance_sampling_clip_min: float | None = help_text(
@@ -206,7 +225,7 @@ class GRPOConfig(TrainingArguments):
     mask_truncated_completions: bool = help_text(
         False, "Completions that hit the length limit do not enter the loss."
     )
-    truncated_in_denominator: str = help_text(
+    truncated_in_denominator: TruncatedCount = help_text(
         "sequences",
         "Masked completions count in the denominators as 'sequences', as 'tokens_and_sequences', or not ('none').",
     )
@@ -229,11 +248,12 @@ class GRPOConfig(TrainingArguments):
     record: bool = help_text(
         True, "Leave a record of the run in output_dir/record: settings, steps, groups, events."
     )
-    record_completions: str | float = help_text(
+    # HfArgumentParser reads a union with None as text, and one without as a number, which 'all' is not
+    record_completions: float | str | None = help_text(
         "all", "Whose texts are recorded: 'all', 'none', or a share of the groups between 0 and 1."
     )
     task_column: str = help_text("task", "Column that names the task of a row; metrics are kept for each.")
-    display: str = help_text(
+    display: Display = help_text(
         "auto", "'live' draws in the terminal, 'plain' prints lines; 'auto': live on a terminal."
     )
     log_completions: bool = help_text(
@@ -246,19 +266,20 @@ class GRPOConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        typed.check_kinds(self, GRPOConfig)
-        typed.check_finite(self)
-        resolving.read_dicts(self)
+        validation.check_kinds(self, GRPOConfig)
+        validation.check_choices(self, GRPOConfig)
+        validation.check_finite(self)
+        resolving.read_text(self)
         resolving.resolve_checkpointing(self)
         resolving.resolve_hardware(self)
         if self.load_best_model_at_end and self.metric_for_best_model is None:
             self.metric_for_best_model = "reward"
         super().__post_init__()
         resolving.read_aliases(self)
-        checks.check_run(self)
-        checks.check_sample(self)
-        checks.check_score(self)
-        checks.check_update(self)
-        checks.check_weights_of_terms(self)
-        checks.check_sampler_correction(self)
-        checks.check_no_effect(self)
+        consistency.check_run(self)
+        consistency.check_sample(self)
+        consistency.check_score(self)
+        consistency.check_update(self)
+        consistency.check_weights_of_terms(self)
+        consistency.check_sampler_correction(self)
+        consistency.check_no_effect(self)

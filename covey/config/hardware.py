@@ -1,4 +1,4 @@
-"""What this machine can do, and what is used instead of what it cannot.
+"""Abilities of this machine, and what is used instead of those that it lacks.
 
 Settings that only concern hardware fall back, with one warning that names what is used instead; with
 `strict_hardware=True` they raise.
@@ -10,13 +10,14 @@ import importlib.util
 import platform
 import resource
 import sys
-from typing import Any
+
+import torch
 
 from covey.errors import ConfigError, warn
 
 
 def use_instead(asked: str, reason: str, instead: str, strict: bool) -> None:
-    """Say that `instead` is used because of `reason`, or raise where hardware is strict."""
+    """Warn that `instead` is used because of `reason`, or raise where hardware is strict."""
     if strict:
         raise ConfigError(
             f"{asked} is asked for, but {reason}. Unset it, or set strict_hardware=False to use {instead}."
@@ -25,35 +26,24 @@ def use_instead(asked: str, reason: str, instead: str, strict: bool) -> None:
 
 
 def has_accelerator() -> bool:
-    """Whether torch sees an accelerator that Covey trains on: any but Apple's MPS."""
-    import torch
-
-    return torch.cuda.is_available() or (_has_other_accelerator() and not has_mps())
+    """Return whether torch sees an accelerator that Covey trains on: any but Apple's MPS."""
+    if torch.cuda.is_available():
+        return True
+    has_other = hasattr(torch, "accelerator") and torch.accelerator.is_available()
+    return bool(has_other) and not has_mps()
 
 
 def has_mps() -> bool:
-    """Whether torch sees Apple's MPS. It has no float64, in which sampling draws."""
-    import torch
-
+    """Return whether torch sees Apple's MPS. It has no float64, in which sampling draws."""
     return torch.backends.mps.is_available()
 
 
-def _has_other_accelerator() -> bool:
-    import torch
-
-    return bool(hasattr(torch, "accelerator") and torch.accelerator.is_available())
-
-
 def has_cuda() -> bool:
-    import torch
-
     return torch.cuda.is_available()
 
 
 def computes_bf16(on_cpu: bool) -> bool:
-    """Whether bfloat16 arithmetic is done by the hardware, rather than emulated."""
-    import torch
-
+    """Return whether bfloat16 arithmetic is done by the hardware, rather than emulated."""
     if not on_cpu and torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if not on_cpu and has_accelerator():
@@ -62,33 +52,26 @@ def computes_bf16(on_cpu: bool) -> bool:
 
 
 def cpu_computes_bf16() -> bool:
-    """Whether the processor multiplies bfloat16 matrices (AVX512-BF16, AMX, or Arm's BF16)."""
-    import torch
-
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else _capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16"))
-
-
-def _capabilities() -> dict[str, bool]:
-    """Flags of the processor where torch does not tell (before 2.10): Linux' own list."""
+    """Return whether the processor multiplies bfloat16 matrices (AVX512-BF16, AMX, or Arm's BF16)."""
+    names = ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16")
+    if hasattr(torch.cpu, "get_capabilities"):  # from torch 2.10 on
+        capabilities = torch.cpu.get_capabilities()
+        return any(capabilities.get(name, False) for name in names)
     if platform.system() != "Linux":
-        return {}
+        return False
     with open("/proc/cpuinfo") as file:
-        return {
-            flag: True for line in file if line.startswith(("flags", "Features")) for flag in line.split()
-        }
+        flags = {flag for line in file if line.startswith(("flags", "Features")) for flag in line.split()}
+    return not flags.isdisjoint(names)
 
 
-def peak_memory_mb(device: Any) -> float:
-    """Most memory held so far: of the GPU where there is one, of the process otherwise. In MiB."""
-    import torch
-
-    if getattr(device, "type", "cpu") == "cuda":
+def peak_memory_mb(device: torch.device) -> float:
+    """Return the most memory held so far, in MiB: of the GPU where there is one, of the process otherwise."""
+    if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB on Linux
 
 
 def has_package(name: str) -> bool:
-    """Whether a package can be imported; it is not imported."""
+    """Return whether a package can be imported; it is not imported."""
     return importlib.util.find_spec(name) is not None

@@ -1,20 +1,24 @@
-"""ModelConfig: which model is trained, and what its settings describe for peft and transformers."""
+"""ModelConfig: the model that is trained, and its settings as peft and transformers take them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from covey.config.fields import checks_names, help_text
+from covey.config.choices import QuantType
 from covey.config.hardware import has_cuda, has_package, use_instead
-from covey.config.values import one_of
+from covey.config.validation import check_choices, checks_names, help_text
 from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import BitsAndBytesConfig
 
 
 @checks_names
 @dataclass
 class ModelConfig:
-    """Which model is trained, in which precision, and with which adapter. TRL's names."""
+    """Settings of the model that is trained, its precision and its adapter, with TRL's names."""
 
     model_name_or_path: str | None = help_text(None, "Name on the hub, or a folder.")
     model_revision: str = help_text("main", "Branch, tag or commit.")
@@ -47,7 +51,7 @@ class ModelConfig:
     use_dora: bool = help_text(False, "Weight-decomposed adapter (arXiv:2402.09353).")
     load_in_8bit: bool = help_text(False, "Frozen weights in 8 bits.")
     load_in_4bit: bool = help_text(False, "Frozen weights in 4 bits.")
-    bnb_4bit_quant_type: str = help_text("nf4", "'nf4' or 'fp4'.")
+    bnb_4bit_quant_type: QuantType = help_text("nf4", "'nf4' or 'fp4'.")
     use_bnb_nested_quant: bool = help_text(False, "Quantise the constants of the quantisation too.")
     bnb_4bit_quant_storage: str | None = help_text(None, "Type that the 4-bit weights are stored in.")
 
@@ -58,12 +62,12 @@ class ModelConfig:
             self.model_revision = self.revision
         if self.load_in_4bit and self.load_in_8bit:
             raise ConfigError("load_in_4bit and load_in_8bit are both set. Choose one.")
-        one_of("bnb_4bit_quant_type", self.bnb_4bit_quant_type, ("nf4", "fp4"))
+        check_choices(self, ModelConfig)
         if self.lora_target_modules == ["all-linear"]:
             self.lora_target_modules = "all-linear"
 
-    def init_kwargs(self) -> dict[str, Any]:
-        """Arguments for from_pretrained."""
+    def init_kwargs(self) -> dict[str, object]:
+        """Return arguments for from_pretrained."""
         given = {
             "revision": self.model_revision,
             "dtype": self.dtype,
@@ -74,8 +78,8 @@ class ModelConfig:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def get_peft_config(model_config: ModelConfig) -> Any:
-    """The `peft.LoraConfig` that a ModelConfig describes; None without `use_peft`.
+def get_peft_config(model_config: ModelConfig) -> LoraConfig | None:
+    """Return the `peft.LoraConfig` that a ModelConfig describes; None without `use_peft`.
 
     Raises:
         ConfigError: `lora_kwargs` has a name that LoraConfig does not know.
@@ -106,8 +110,10 @@ def get_peft_config(model_config: ModelConfig) -> Any:
     return LoraConfig(**{**arguments, **(model_config.lora_kwargs or {})})
 
 
-def get_quantization_config(model_config: ModelConfig, strict_hardware: bool = False) -> Any:
-    """The `transformers.BitsAndBytesConfig` that a ModelConfig describes; None where nothing is quantised.
+def get_quantization_config(
+    model_config: ModelConfig, strict_hardware: bool = False
+) -> BitsAndBytesConfig | None:
+    """Return the `transformers.BitsAndBytesConfig` that a ModelConfig describes; None where nothing is quantised.
 
     Without CUDA or without bitsandbytes the weights stay in full precision, with a warning.
     """
@@ -131,7 +137,7 @@ def get_quantization_config(model_config: ModelConfig, strict_hardware: bool = F
 
 
 def get_kbit_device_map() -> dict[str, int] | None:
-    """Where a quantised model goes: this process's own GPU; None without CUDA."""
+    """Return a map that puts a quantised model on this process's own GPU; None without CUDA."""
     if not has_cuda():
         return None
     from accelerate import PartialState

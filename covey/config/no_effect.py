@@ -1,4 +1,4 @@
-"""Which settings have an effect only together with others: one table, so that a setting without effect is refused.
+"""Table of the settings that have an effect only together with others, so that one without effect is refused.
 
 A setting that stands at its default is never refused: nobody asked for it.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES
+
+if TYPE_CHECKING:
+    from covey.config.grpo import GRPOConfig
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Condition:
     """Settings, and when they act."""
 
     settings: tuple[str, ...]
-    holds: Callable[[Any], bool]
+    holds: Callable[[GRPOConfig], bool]
     """Whether they act, given all settings."""
     reason: str
     """Why they do not, otherwise; completes "... has no effect"."""
@@ -92,11 +95,11 @@ CONDITIONS = (
 )
 
 
-def without_effect(settings: Any, defaults: Mapping[str, Any]) -> str | None:
-    """The first setting that was changed and would do nothing, in a sentence; None where there is none.
+def without_effect(settings: GRPOConfig, defaults: Mapping[str, object]) -> str | None:
+    """Return a sentence about the first setting that was changed and would do nothing; None where there is none.
 
     Args:
-        settings: an object with one attribute per setting.
+        settings: the settings of a run.
         defaults: the defaults, by name.
     """
     for name in sorted(LOSS_SETTINGS - LOSS_TYPES[settings.loss_type].settings):

@@ -1,12 +1,13 @@
-"""Settings that come in another form, by another name, or depend on the machine: what they mean here."""
+"""Resolving of settings that come in another form, by another name, or depend on the machine."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from covey.config.fields import defaults
 from covey.config.hardware import computes_bf16, has_accelerator, has_mps, use_instead
+from covey.config.validation import defaults
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,8 +23,13 @@ ALIASES = {
 """TRL's names of settings that have another name here."""
 
 
-def read_dicts(config: GRPOConfig) -> None:
-    """Dictionaries may come as JSON, from a command line."""
+def read_text(config: GRPOConfig) -> None:
+    """Replace what a command line gives as text: dictionaries as JSON, and the share of recorded groups."""
+    if config.record_completions is None:
+        config.record_completions = "all"
+    if isinstance(config.record_completions, str):
+        with contextlib.suppress(ValueError):
+            config.record_completions = float(config.record_completions)
     for name in (
         "model_init_kwargs",
         "generation_kwargs",
@@ -41,6 +47,7 @@ def read_dicts(config: GRPOConfig) -> None:
 
 
 def read_aliases(config: GRPOConfig) -> None:
+    """Move values of TRL's names to ours; raise where both names have one."""
     default = defaults(type(config))
     for alias, name in ALIASES.items():
         value = getattr(config, alias)
@@ -54,7 +61,10 @@ def read_aliases(config: GRPOConfig) -> None:
 
 
 def resolve_checkpointing(config: GRPOConfig) -> None:
-    """transformers 5.24 calls it activation checkpointing; both names work here, and nothing warns."""
+    """Switch checkpointing on by default, under the name of the installed transformers.
+
+    transformers 5.24 calls it activation checkpointing; both names work here, and nothing warns.
+    """
     if not hasattr(config, "activation_checkpointing"):
         config.gradient_checkpointing = config.gradient_checkpointing is not False
         return
@@ -66,6 +76,7 @@ def resolve_checkpointing(config: GRPOConfig) -> None:
 
 
 def resolve_hardware(config: GRPOConfig) -> None:
+    """Replace what the hardware lacks, with a warning for each."""
     if has_mps() and not config.use_cpu:
         reason = "sampling draws in float64, which it lacks (use_cpu=True chooses the CPU)"
         use_instead("Apple's MPS", reason, "the CPU", config.strict_hardware)

@@ -1,8 +1,6 @@
-"""What a run will need, before it runs: memory by phase from the model's config, time from a rehearsal of some seconds.
+"""Forecast of a run: memory by phase from the model's config, time from a few steps of the real trainer.
 
-sizes       a recipe's model → how many weights, how wide; no weight is loaded
-lengths     a recipe's data → tokens per prompt
-memory      sizes and settings → bytes by phase (pure)
-rehearsal   a few small steps of the real trainer → seconds per step
-outcome     the record of a run → what came of it
+sizes       a recipe's model, data and settings → weights and widths, tokens per prompt, demands; no weight is loaded
+memory      sizes and demands → bytes by phase (pure)
+step_time   a few steps of the real trainer, or the record of a run → seconds per step
 """

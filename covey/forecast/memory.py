@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 LOGITS = 32 * 2**20
-"""Float32 logits that meet the loss at a time; see `covey.kernels.logits`."""
+"""Float32 logits that meet the loss at a time; see `covey.kernels.head_logprobs`."""
 KEPT = 256 * 2**20
 """What the forward pass keeps of the soft-max for the backward pass at most; see `covey.kernels.head_logprobs`."""
 LEAST_OFFLOADED = 2**20
@@ -35,7 +35,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """A model's numbers."""
+    """Numbers of a model: weights, layers and widths."""
 
     weights: int
     trained: int
@@ -53,7 +53,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run asks of the memory."""
+    """Demands of a run on the memory of one process."""
 
     completions: int
     """Per micro-batch and process."""
@@ -76,7 +76,7 @@ class Demand:
     budget: int | None = None
     """Bytes that keys and values may take; None: as much as they need."""
     max_tokens: int | None = None
-    """Tokens that a forward pass may read, see `covey.update.token_budget`; None: a whole micro-batch."""
+    """Tokens that a forward pass may read, see `covey.update.oom_retry`; None: a whole micro-batch."""
     is_offloaded: bool = False
     """Whether activations wait in the host's memory."""
 
@@ -98,7 +98,7 @@ class Demand:
         return self.completions * self.completion_tokens
 
     def with_completions_of(self, tokens: float) -> Demand:
-        """The same with completions of another length."""
+        """Return the same demand with completions of another length."""
         return replace(self, completion_tokens=math.ceil(tokens))
 
 
@@ -107,55 +107,58 @@ Parts = Mapping[str, float]
 
 
 def phases(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
-    """Bytes by phase and part. `always` is held in every phase and is not repeated in the others."""
-    decoded = min(demand.sampled, SLOTS) * sizes.vocabulary * 4.0 * DECODED_COPIES
+    """Return bytes by phase and part. `always` is held in every phase and is not repeated in the others."""
+    plain = sizes.weights - sizes.quantised
+    casts = plain * demand.compute_bytes if demand.compute_bytes < demand.weight_bytes else 0
+    always = {
+        "weights": plain * demand.weight_bytes + sizes.quantised * demand.quantised_bytes,
+        "optimizer": float(sizes.trained * demand.optimizer_bytes),
+        "reference": float(sizes.trained * demand.weight_bytes) if demand.has_reference else 0.0,
+    }
+    sample = {
+        "drawing tokens": min(demand.sampled, SLOTS) * sizes.vocabulary * 4.0 * DECODED_COPIES,
+    }
     update = {
         "gradients": sizes.trained * demand.weight_bytes,
         "activations": _activations(sizes, demand),
         "vocabulary": _head(sizes, demand),
-        "weights at lower precision": _casts(sizes, demand),
+        "weights at lower precision": casts,  # autocast's, until the forward pass is over
     }
-    always = {
-        "weights": _weights(sizes, demand),
-        "optimizer": float(sizes.trained * demand.optimizer_bytes),
-        "reference": float(sizes.trained * demand.weight_bytes) if demand.has_reference else 0.0,
-    }
-    sampler = {
-        "sampler's copy of the weights": _copy(sizes, demand),
-        "keys and values": _cache(sizes, demand),
-    }
-    sample = {"drawing tokens": decoded}
     # Captured graphs keep both from step to step; without them both are given back before the update.
-    (sample if demand.is_cpu else always).update(sampler)
+    (sample if demand.is_cpu else always).update(
+        {
+            "sampler's copy of the weights": _copy(sizes, demand),
+            "keys and values": _cache(sizes, demand),
+        }
+    )
     found = {"always": always, "sample": sample, "update": update}
     return {name: {part: b for part, b in parts.items() if b} for name, parts in found.items()}
 
 
 def totals(parts: Mapping[str, Parts]) -> dict[str, float]:
-    """Bytes that each phase comes to, those that are always held included."""
+    """Return the bytes that each phase comes to, those that are always held included."""
     always = sum(parts["always"].values())
     return {name: always + sum(held.values()) for name, held in parts.items() if name != "always"}
 
 
 def peak(sizes: Sizes, demand: Demand) -> float:
-    """Bytes that a step comes to at most."""
+    """Return the most bytes that a step comes to."""
     return max(totals(phases(sizes, demand)).values())
 
 
 def layer_bytes(sizes: Sizes, compute_bytes: int) -> float:
-    """What one layer keeps for the backward pass, per token."""
+    """Return the bytes per token that one layer keeps for the backward pass."""
     is_lowered = compute_bytes < 4
     norms = (24 + compute_bytes * is_lowered) * sizes.hidden
     attention = 2 * compute_bytes * (sizes.queries + sizes.keys)
     return norms + attention + 4 * compute_bytes * sizes.intermediate
 
 
-def _weights(sizes: Sizes, demand: Demand) -> float:
-    return (sizes.weights - sizes.quantised) * demand.weight_bytes + sizes.quantised * demand.quantised_bytes
-
-
 def _copy(sizes: Sizes, demand: Demand) -> float:
-    """On a GPU the sampler reads the policy's own weights where they have the precision that it computes in."""
+    """Return the bytes of the sampler's copy of the weights.
+
+    On a GPU the sampler reads the policy's own weights where they have the precision that it computes in.
+    """
     reads_in_place = not demand.is_cpu and demand.weight_bytes == demand.compute_bytes and not sizes.quantised
     adapted = sizes.trained < sizes.weights
     if reads_in_place and not adapted:
@@ -166,6 +169,7 @@ def _copy(sizes: Sizes, demand: Demand) -> float:
 
 
 def _cache(sizes: Sizes, demand: Demand) -> float:
+    """Return the bytes of keys and values, within their budget."""
     per_token = 2 * sizes.layers * sizes.keys * demand.compute_bytes
     rows = min(demand.sampled, SLOTS)
     prompts = math.ceil(rows / demand.group) if demand.is_cpu else rows  # shared by a group on a CPU
@@ -174,6 +178,7 @@ def _cache(sizes: Sizes, demand: Demand) -> float:
 
 
 def _activations(sizes: Sizes, demand: Demand) -> float:
+    """Return the bytes of activations on the device: the layer at work, and those that are kept."""
     layer = demand.packed_tokens * layer_bytes(sizes, demand.compute_bytes)
     working = 2 * layer  # one layer, and its gradients
     if offloaded(sizes, demand):
@@ -182,14 +187,14 @@ def _activations(sizes: Sizes, demand: Demand) -> float:
 
 
 def _kept(sizes: Sizes, demand: Demand) -> float:
-    """What all layers keep until the backward pass."""
+    """Return the bytes that all layers keep until the backward pass."""
     residual = demand.weight_bytes * sizes.hidden  # the stream has the precision of the weights
     layer = residual if demand.is_checkpointed else layer_bytes(sizes, demand.compute_bytes)
     return float(demand.packed_tokens * layer * sizes.layers)
 
 
 def offloaded(sizes: Sizes, demand: Demand) -> float:
-    """Bytes that wait in the host's memory; 0 also where the tensors are too small to be moved."""
+    """Return the bytes that wait in the host's memory; 0 also where the tensors are too small to be moved."""
     stream = demand.packed_tokens * demand.weight_bytes * sizes.hidden
     if demand.is_cpu or not demand.is_offloaded or stream < LEAST_OFFLOADED:
         return 0.0
@@ -197,15 +202,9 @@ def offloaded(sizes: Sizes, demand: Demand) -> float:
 
 
 def _head(sizes: Sizes, demand: Demand) -> float:
+    """Return the bytes of logits, of the soft-max that is kept, and of the head's gradient."""
     chunk = min(demand.scored_tokens * sizes.vocabulary * 4, max(LOGITS, 16 * sizes.vocabulary * 4))
     trains_head = sizes.trained == sizes.weights
     gradient = 4.0 * sizes.vocabulary * sizes.hidden if trains_head else 0.0
     kept = min(demand.scored_tokens * sizes.vocabulary * demand.compute_bytes, KEPT)
     return chunk * LOGITS_COPIES + kept + gradient
-
-
-def _casts(sizes: Sizes, demand: Demand) -> float:
-    """Autocast keeps a copy of each weight that it has cast until the forward pass is over."""
-    if demand.compute_bytes >= demand.weight_bytes:
-        return 0.0
-    return float((sizes.weights - sizes.quantised) * demand.compute_bytes)

@@ -1,28 +1,73 @@
-"""A recipe's model → its sizes; and its settings → what they ask of the memory. No weight is loaded."""
+"""Sizes of a recipe's model, lengths of its prompts, and the demands of its settings. No weight is loaded."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from covey.config import GRPOConfig, ModelConfig, get_peft_config
-from covey.errors import LoadingError
+from covey.config import ModelConfig, get_peft_config
+from covey.errors import CoveyError, LoadingError
 from covey.forecast.memory import OPTIMIZERS, Demand, Sizes
-from covey.models.folders import is_absent, not_loaded
-from covey.models.loading import resolved_dtype, without_retired_name
+from covey.models.adapters import without_retired_name
+from covey.models.loading import is_absent, load_tokenizer, not_loaded, resolved_dtype
 from covey.plan import Plan
 from covey.recipes import Recipe
 from covey.sample.native.memory_budget import cache_budget
+from covey.trainer.data import is_map_style, kept_rows
+from covey.trainer.parts import prompt_reader
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 CONSTANTS = 64
 """Weights that share a constant of the quantisation in bitsandbytes."""
 
+MOST_ROWS = 256
+"""Rows whose prompts are measured, spread evenly over the dataset."""
+
+
+@dataclass(frozen=True)
+class PromptLengths:
+    """Tokens per prompt."""
+
+    mean: float
+    longest: int
+    rows: int
+    """Prompts that were measured; 0: none could be, and `mean` and `longest` are the limit."""
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return f"{self.longest} at most, the limit"
+        return f"{self.mean:.0f} on average, {self.longest} at most, in {self.rows} rows"
+
+
+def prompt_lengths(recipe: Recipe, loads_data: bool = True) -> PromptLengths:
+    """Return the lengths of the training prompts as they will be sampled from, cut where the settings cut them.
+
+    Raises:
+        CoveyError: neither the data nor a limit says it.
+    """
+    args = recipe.config
+    if not loads_data or recipe.train_dataset is None or not is_map_style(recipe.train_dataset):
+        if args.max_prompt_length is None:
+            raise CoveyError(
+                "the lengths of the prompts are not known: no data is loaded, and max_prompt_length is not set"
+            )
+        return PromptLengths(args.max_prompt_length, args.max_prompt_length, 0)
+    tokenizer = load_tokenizer(recipe.tokenizer(), recipe.model_config, args.trust_remote_code)
+    reader = prompt_reader(args, tokenizer, None)
+    numbers = kept_rows(recipe.train_dataset, reader) or []
+    step = max(1, len(numbers) // MOST_ROWS)
+    seen = [len(reader.read(recipe.train_dataset[n], n, (n, 0)).ids) for n in numbers[::step][:MOST_ROWS]]
+    return PromptLengths(sum(seen) / len(seen), max(seen), len(seen))
+
 
 def sizes_of(recipe: Recipe) -> Sizes:
-    """The sizes of the policy that the recipe trains, its adapter included.
+    """Return the sizes of the policy that the recipe trains, its adapter included.
 
     Raises:
         LoadingError: its config cannot be read.
@@ -32,11 +77,12 @@ def sizes_of(recipe: Recipe) -> Sizes:
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=given.trust_remote_code)
         quantised = _quantised(model) if given.load_in_4bit or given.load_in_8bit else 0
-        if given.use_peft:
+        adapter = get_peft_config(given)
+        if adapter is not None:
             from peft import get_peft_model
 
             with without_retired_name():
-                model = get_peft_model(model, get_peft_config(given))
+                model = get_peft_model(model, adapter)
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
@@ -55,26 +101,31 @@ def sizes_of(recipe: Recipe) -> Sizes:
 
 
 def demand_of(recipe: Recipe, plan: Plan, prompt_tokens: int) -> Demand:
-    """What the settings ask for, as they are asked: on a laptop a recipe for a GPU is reckoned as on the GPU.
+    """Return what the settings ask of the memory: on a laptop a recipe for a GPU is reckoned as on the GPU.
 
     Args:
         prompt_tokens: of the longest prompt.
     """
     args, given = recipe.config, recipe.model_config
-    wants_gpu = not args.use_cpu or (not recipe.settings.get("use_cpu", False) and _is_for_gpu(recipe))
-    weight = _bytes_of(given)
+    is_quantised = given.load_in_4bit or given.load_in_8bit
+    needs_gpu = is_quantised or any(map(recipe.settings.get, ("bf16", "fp16", "activation_offloading")))
+    wants_gpu = not args.use_cpu or (needs_gpu and not recipe.settings.get("use_cpu", False))
+    dtype = resolved_dtype(given.dtype or "float32")
+    if dtype == "auto":
+        dtype = _config(given).dtype or torch.float32
+    weight = dtype.itemsize if isinstance(dtype, torch.dtype) else 4
     lowered = 2 if (recipe.settings.get("bf16", args.bf16) or args.fp16) else 4
     here = args.device
     return Demand(
         completions=args.per_device_train_batch_size,
         group=args.num_generations,
-        sampled=plan.prompts_per_window * plan.group_size // plan.ranks,
+        sampled=plan.prompts_per_rollout * plan.group_size // plan.ranks,
         prompt_tokens=prompt_tokens,
         completion_tokens=args.max_completion_length,
-        weight_bytes=4 if given.load_in_4bit or given.load_in_8bit else weight,  # peft makes the rest float32
+        weight_bytes=4 if is_quantised else weight,  # peft makes the rest float32
         compute_bytes=min(lowered, weight),
         quantised_bytes=_quantised_bytes(given),
-        optimizer_bytes=_optimizer_bytes(args, weight),
+        optimizer_bytes=OPTIMIZERS.get(getattr(args.optim, "value", str(args.optim)), 2 * weight),
         is_checkpointed=bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing)),
         has_reference=args.beta > 0,
         is_cpu=not wants_gpu,
@@ -84,13 +135,8 @@ def demand_of(recipe: Recipe, plan: Plan, prompt_tokens: int) -> Demand:
     )
 
 
-def _is_for_gpu(recipe: Recipe) -> bool:
-    """Whether the recipe says something that only a GPU does."""
-    asked = (recipe.settings.get(name) for name in ("bf16", "fp16", "activation_offloading"))
-    return any(asked) or recipe.model_config.load_in_4bit or recipe.model_config.load_in_8bit
-
-
-def _config(given: ModelConfig) -> Any:
+def _config(given: ModelConfig) -> PretrainedConfig:
+    """Return the config of the model that is named."""
     name = str(given.model_name_or_path)
     try:
         return AutoConfig.from_pretrained(
@@ -104,7 +150,7 @@ def _config(given: ModelConfig) -> Any:
 
 
 def _quantised(model: nn.Module) -> int:
-    """Weights of linear layers, without the head, which stays as it is."""
+    """Return how many weights the linear layers have, without the head, which stays as it is."""
     head: Any = model
     output = head.get_output_embeddings()
     linear = (m for m in model.modules() if isinstance(m, nn.Linear) and m is not output)
@@ -112,19 +158,8 @@ def _quantised(model: nn.Module) -> int:
 
 
 def _quantised_bytes(given: ModelConfig) -> float:
+    """Return the bytes of a quantised weight, with its share of the constants (arXiv:2305.14314, section 3)."""
     if not given.load_in_4bit:
         return 1.0 if given.load_in_8bit else 0.0
     constants = 1 / CONSTANTS + 4 / (CONSTANTS * 256) if given.use_bnb_nested_quant else 4 / CONSTANTS
     return 0.5 + constants
-
-
-def _bytes_of(given: ModelConfig) -> int:
-    dtype = resolved_dtype(given.dtype or "float32")
-    if dtype == "auto":
-        dtype = _config(given).dtype or torch.float32
-    return dtype.itemsize if isinstance(dtype, torch.dtype) else 4
-
-
-def _optimizer_bytes(args: GRPOConfig, weight: int) -> int:
-    name = getattr(args.optim, "value", str(args.optim))
-    return OPTIMIZERS.get(name, 2 * weight)

@@ -1,8 +1,8 @@
-"""Attention over packed rows by matrix products: a block of queries at a time, each sees its prompt and what is before it.
+"""Attention over packed rows by matrix products: a block of queries at a time, each sees its prompt and the tokens before it.
 
-What CPUs do best is large matrix products. The query heads that share a key head are rows of one product, and a block's
+CPUs are best at large matrix products. The query heads that share a key head are rows of one product, and a block's
 scores stay in the cache between the product, the soft-max and the next product. The backward pass makes the weights
-again, so that queries, keys and values are all that is kept.
+again, so that only queries, keys and values are kept.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Section:
-    """One group within a packed row."""
+class PackedSection:
+    """The place of one group within a packed row; numbers count tokens."""
 
     start: int
-    """Where its prompt begins."""
+    """First token of its prompt."""
     prompt: int
-    """Tokens of the prompt."""
+    """Length of the prompt."""
     inputs: tuple[int, ...]
-    """Tokens of each completion that are read: all but its last."""
+    """Length of each completion without its last token, which predicts nothing."""
 
     @property
     def stop(self) -> int:
@@ -36,7 +36,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Block:
-    """Some tokens of one sequence, and what they see."""
+    """Some query tokens of one sequence, and the keys that they see."""
 
     queries: slice
     prompt: slice
@@ -45,20 +45,16 @@ class Block:
     """Keys of the same sequence; the last of them are the queries' own, seen up to each token itself."""
 
 
-def blocks(sections: tuple[Section, ...], size: int) -> Iterator[Block]:
-    """The blocks of all prompts and completions of a packed row."""
+def blocks(sections: tuple[PackedSection, ...], size: int) -> Iterator[Block]:
+    """Yield the blocks of all prompts and completions of a packed row, of at most `size` queries each."""
     for s in sections:
-        behind = s.start + s.prompt
-        yield from _blocks(s.start, s.prompt, slice(s.start, s.start), size)
-        for length in s.inputs:
-            yield from _blocks(behind, length, slice(s.start, s.start + s.prompt), size)
-            behind += length
-
-
-def _blocks(start: int, length: int, prompt: slice, size: int) -> Iterator[Block]:
-    for first in range(start, start + length, size):
-        last = min(first + size, start + length)
-        yield Block(slice(first, last), prompt, slice(start, last))
+        start = s.start
+        for number, length in enumerate((s.prompt, *s.inputs)):
+            prompt = slice(s.start, s.start + (s.prompt if number else 0))
+            for first in range(start, start + length, size):
+                last = min(first + size, start + length)
+                yield Block(slice(first, last), prompt, slice(start, last))
+            start += length
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -66,7 +62,7 @@ class BlockwiseAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sections: tuple[Section, ...], scale: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sections: tuple[PackedSection, ...], scale: float
     ) -> Tensor:
         heads, tokens, _ = query.shape
         out = query.new_empty(tokens, heads, value.shape[2])
@@ -74,7 +70,7 @@ class BlockwiseAttention(torch.autograd.Function):
             for block in blocks(sections, BLOCK):
                 queries = _by_key_head(query, key, block)
                 weights = _weights(queries, _seen(key, block), block, scale)
-                attended = torch.bmm(weights, _seen(value, block))
+                attended = torch.bmm(weights, _seen(value, block))  # (key heads, rows, value width)
                 out[block.queries] = attended.view(heads, -1, value.shape[2]).transpose(0, 1)
         ctx.save_for_backward(query, key, value)
         ctx.sections, ctx.scale = sections, scale
@@ -84,7 +80,7 @@ class BlockwiseAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value = ctx.saved_tensors
         heads, _, width = query.shape
-        by_head = gradient.transpose(0, 1)
+        by_head = gradient.transpose(0, 1)  # (heads, tokens, value width)
         d_query = torch.empty_like(query)
         d_key, d_value = (
             torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (key, value)
@@ -104,9 +100,9 @@ class BlockwiseAttention(torch.autograd.Function):
 
 
 def blockwise_attention(
-    query: Tensor, key: Tensor, value: Tensor, sections: tuple[Section, ...], scale: float
+    query: Tensor, key: Tensor, value: Tensor, sections: tuple[PackedSection, ...], scale: float
 ) -> Tensor:
-    """Attention of every token to its prompt, to itself and to what its completion has before it.
+    """Let every token attend to its prompt, to itself and to the tokens of its completion before it.
 
     Args:
         query: shape (heads, tokens, width).
@@ -123,24 +119,24 @@ def blockwise_attention(
 
 
 def _by_key_head(query: Tensor, key: Tensor, block: Block) -> Tensor:
-    """(heads, tokens, width) → (key heads, heads per key head × tokens of the block, width)."""
+    """Reshape (heads, tokens, width) → (key heads, heads per key head × tokens of the block, width)."""
     return query[:, block.queries].reshape(key.shape[0], -1, query.shape[2])
 
 
 def _seen(x: Tensor, block: Block) -> Tensor:
-    """Keys or values that the block sees: those of the prompt, then its own."""
+    """Return the keys or values that the block sees, shape (key heads, keys, width): the prompt's, then its own."""
     return torch.cat([x[:, block.prompt], x[:, block.own]], 1)
 
 
 def _add_seen(total: Tensor, block: Block, part: Tensor) -> None:
-    """Add the gradient of what `_seen` gave to where it came from."""
+    """Add the gradient of the result of `_seen` to where it came from."""
     prompt = block.prompt.stop - block.prompt.start
     total[:, block.prompt] += part[:, :prompt]
     total[:, block.own] += part[:, prompt:]
 
 
 def _weights(queries: Tensor, keys: Tensor, block: Block, scale: float) -> Tensor:
-    """Attention weights, shape (key heads, rows, keys)."""
+    """Compute attention weights, shape (key heads, rows, keys)."""
     scores = _scaled(queries, keys.transpose(1, 2), scale)
     tokens = block.queries.stop - block.queries.start
     later = torch.full((tokens, tokens), -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
@@ -149,7 +145,7 @@ def _weights(queries: Tensor, keys: Tensor, block: Block, scale: float) -> Tenso
 
 
 def _scaled(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """scale × a b, without another pass over the product."""
+    """Compute scale × a b, without another pass over the product."""
     return torch.baddbmm(
         a.new_empty(()).expand(a.shape[0], a.shape[1], b.shape[2]), a, b, beta=0, alpha=scale
     )

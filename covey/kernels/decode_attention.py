@@ -1,8 +1,8 @@
-"""Attention of the newest tokens: over a prompt that many sequences share, and over what each has said itself.
+"""Attention of the newest tokens: over a prompt that many sequences share, and over the tokens of each sequence itself.
 
 Soft-max over both parts is soft-max over the second with one more column: the first part's result, with its log-sum-exp as
 score. The column is there already: the first place of a sequence's slot belongs to its prompt, and its keys and values
-are zeros (see `covey.sample.native.kv_cache.Cache`). Scores are scaled beforehand (in the queries); soft-max is in float32.
+are zeros (see `covey.sample.native.kv_cache.KvCache`). Scores are scaled beforehand (in the queries); soft-max is in float32.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from torch import Tensor
 
 
 def over_prompt(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Attention without causality: every query sees the whole prompt.
+    """Attend without causality: every query sees the whole prompt.
 
     Args:
         queries: shape (prompts · heads, queries, head_dim).
         keys, values: shape (prompts · heads, tokens, head_dim).
-        mask: added to scores, shape (prompts · heads, 1, tokens), float32.
+        mask: added to scores, shape (prompts · heads, 1, tokens), float32; None: every token is seen.
 
     Returns:
         Results, shape (prompts · heads, queries, head_dim), and the log-sum-exp of their scores, shape (prompts · heads,
         queries), float32.
     """
-    scores = torch.bmm(queries, keys.transpose(1, 2)).float()
+    scores = torch.bmm(queries, keys.transpose(1, 2)).float()  # (prompts · heads, queries, tokens)
     if mask is not None:
         scores = scores.add_(mask)
     weights = torch.softmax(scores, -1)
@@ -40,7 +40,7 @@ def over_completion(
     mask: Tensor | None,
     prompt: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Attention over what each sequence has said, and over its prompt.
+    """Attend over the tokens that each sequence has generated, and over its prompt.
 
     Args:
         queries: shape (sequences · heads, queries, head_dim).
@@ -49,10 +49,16 @@ def over_completion(
         mask: added to scores, broadcast to (sequences, heads, queries, tokens).
         prompt: result over the prompt, of the shape of the queries, and log-sum-exp, shape (sequences · heads, queries);
             the first place of each sequence is the prompt's then. None: the prompt stands before the completion.
+
+    Returns:
+        Shape (sequences · heads, queries, head_dim).
     """
-    if prompt is None and queries.device.type != "cpu":
-        return _fused(queries, keys, values, mask)
-    scores = torch.bmm(queries, keys)
+    if prompt is None and queries.device.type != "cpu":  # the same in one kernel
+        sequences = len(queries) if mask is None else len(mask)
+        # (sequences, heads, queries or tokens, head_dim)
+        q, k, v = (x.unflatten(0, (sequences, -1)) for x in (queries, keys.transpose(1, 2), values))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).flatten(0, 1)
+    scores = torch.bmm(queries, keys)  # (sequences · heads, queries, tokens)
     if mask is not None:
         scores.unflatten(0, (mask.shape[0], -1)).add_(mask)
     if prompt is None:
@@ -62,10 +68,3 @@ def over_completion(
     scores[..., 0] = total
     weights = torch.softmax(scores, -1).to(values.dtype)
     return torch.baddbmm(over * weights[..., :1], weights, values)
-
-
-def _fused(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """The same in one kernel of PyTorch's scaled dot product attention."""
-    sequences = len(queries) if mask is None else len(mask)
-    q, k, v = (x.unflatten(0, (sequences, -1)) for x in (queries, keys.transpose(1, 2), values))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).flatten(0, 1)

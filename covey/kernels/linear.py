@@ -19,7 +19,7 @@ SMALL = 1 << 18
 """Weights of a float32 matrix below which a call into oneDNN costs more than its layout saves."""
 
 
-class Packed:
+class PackedLinear:
     """A product with weights in oneDNN's layout."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -31,7 +31,7 @@ class Packed:
         return product
 
 
-class Plain:
+class PlainLinear:
     """A product with weights as they are."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -41,7 +41,7 @@ class Plain:
         return F.linear(rows, self.weight, self.bias)
 
 
-class SideBySide:
+class ConcatLinear:
     """Several products of the same rows, one after the other in the last dimension."""
 
     def __init__(self, parts: Sequence[Projection]) -> None:
@@ -52,21 +52,22 @@ class SideBySide:
 
 
 def projection(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, may_pack: bool) -> Projection:
-    """A linear layer that computes in `dtype`.
+    """Build a linear layer that computes in `dtype`.
 
     Args:
         weight: shape (outputs, inputs).
+        bias: shape (outputs,), or None.
         may_pack: whether a copy in oneDNN's layout may be made.
     """
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     is_small = dtype == torch.float32 and weight.numel() < SMALL
     if may_pack and not is_small and can_pack(weight):
-        return Packed(weight, bias)
-    return Plain(weight, bias)
+        return PackedLinear(weight, bias)
+    return PlainLinear(weight, bias)
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN computes with this kind of weights on this machine."""
+    """Return whether oneDNN computes with this kind of weights on this machine."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):

@@ -12,20 +12,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Norm:
-    """An RMS norm."""
+    """Weights and epsilon of an RMS norm."""
 
     weight: Tensor
-    """Float32."""
+    """Float32, shape (width,)."""
     epsilon: float
 
     @cached_property
     def least(self) -> Tensor:
-        """sqrt(n · epsilon) for n weights: the length of a row that is as small as epsilon."""
+        """sqrt(n · epsilon) for n weights, a scalar: the length of a row that is as small as epsilon."""
         return self.weight.new_full((), (len(self.weight) * self.epsilon) ** 0.5)
 
 
 def rms_normed(states: Tensor, norm: Norm) -> Tensor:
-    """Rows divided by their root mean square, times the weights; float32.
+    """Return rows divided by their root mean square, times the weights; float32, of the shape of `states`.
 
     PyTorch has one kernel for this on an accelerator, and nine operations on a CPU. The root of mean square and epsilon
     is hypot(length of the row, sqrt(n · epsilon)) / sqrt(n).

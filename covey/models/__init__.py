@@ -1,1 +1,1 @@
-"""Names and folders → policies, tokenizers, adapters, reward models; and what is inside a wrapped model."""
+"""Policies, tokenizers and adapters by name or folder; facts about a wrapped model."""

@@ -1,4 +1,4 @@
-"""What Covey needs to know of a causal language model, whatever it is wrapped in."""
+"""Facts about a causal language model, whatever it is wrapped in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def innermost(model: nn.Module) -> nn.Module:
-    """The causal model inside training wrappers and adapters."""
+    """Return the causal model inside training wrappers and adapters."""
     current: Any = model
     while not hasattr(current, "config") and hasattr(current, "module"):
         current = current.module
@@ -20,12 +20,12 @@ def innermost(model: nn.Module) -> nn.Module:
 
 
 def accepted_arguments(model: nn.Module) -> set[str]:
-    """Names of the arguments that the model's forward pass takes."""
+    """Return the names of the arguments that the model's forward pass takes."""
     return set(inspect.signature(type(innermost(model)).forward).parameters)
 
 
 def context_length(model: nn.Module) -> int | None:
-    """Positions that the model was made for; None where it does not say."""
+    """Return the number of positions that the model was made for; None where it does not say."""
     config: Any = getattr(innermost(model), "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     length = getattr(text, "max_position_embeddings", None)
@@ -33,6 +33,6 @@ def context_length(model: nn.Module) -> int | None:
 
 
 def compute_dtype(device: torch.device, own: torch.dtype) -> torch.dtype:
-    """The dtype that matrix products have: that of autocast where it is on, or that of the operand."""
+    """Return the dtype that matrix products have: that of autocast where it is on, or that of the operand."""
     is_on = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if is_on else own

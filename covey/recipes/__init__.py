@@ -1,4 +1,4 @@
-"""Recipes: a whole run in one file, and everything that can be wrong with it said with its line.
+"""Recipes: a whole run in one file; every error in it is reported with its line.
 
     from covey.recipes import Recipe
 
@@ -9,7 +9,7 @@
 `Recipe` is loaded on first use: what only looks up names needs no torch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from covey.recipes.recipe import Recipe
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Recipe"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "Recipe":
         from covey.recipes.recipe import Recipe
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import fields
+from dataclasses import Field, fields
 from enum import Enum
-from typing import Any
 
 from covey.config import GRPOConfig, ModelConfig
-from covey.config.kinds import describe, kinds_of
+from covey.config.validation import describe, kinds_of
 from covey.recipes.settings import default_of
 
 MOST_WORDS = 60
@@ -16,29 +15,23 @@ MOST_WORDS = 60
 
 
 def listing(word: str = "", width: int = 100) -> list[str]:
-    """Lines about the settings whose name or description has a word; all of them by default."""
+    """Return lines about the settings whose name or description has a word; all of them by default."""
     lines: list[str] = []
     for section, cls in (("model", ModelConfig), ("train", GRPOConfig)):
-        found = [f for f in fields(cls) if f.init and word.lower() in f"{f.name} {_help(f)}".lower()]
+        helps: dict[Field[object], str] = {}
+        for field in fields(cls):
+            words = str(field.metadata.get("help", "")).split()
+            if field.init:
+                helps[field] = " ".join(words[:MOST_WORDS]) + (" ..." if len(words) > MOST_WORDS else "")
+        found = {f: text for f, text in helps.items() if word.lower() in f"{f.name} {text}".lower()}
         if found:
             lines.append(f"{section}:")
-        for field in found:
-            lines.append(
-                f"  {field.name}: {_default(default_of(field))}   # {describe(kinds_of(cls)[field.name])}"
-            )
-            lines += textwrap.wrap(_help(field), width, initial_indent="      ", subsequent_indent="      ")
+        for field, text in found.items():
+            default = default_of(field)
+            if isinstance(default, Enum):
+                default = default.value
+            if isinstance(default, bool) or default is None:  # as YAML writes it
+                default = {True: "true", False: "false", None: "null"}[default]
+            lines.append(f"  {field.name}: {default}   # {describe(kinds_of(cls)[field.name])}")
+            lines += textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ")
     return lines
-
-
-def _help(field: Any) -> str:
-    words = str(field.metadata.get("help", "")).split()
-    return " ".join(words[:MOST_WORDS]) + (" ..." if len(words) > MOST_WORDS else "")
-
-
-def _default(value: Any) -> str:
-    """A default as YAML writes it."""
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)

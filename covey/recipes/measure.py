@@ -1,11 +1,11 @@
-"""What a policy is worth on the eval sets of a recipe, with intervals; and whether another one is better.
+"""Scores of a policy on the eval sets of a recipe, with intervals; and a paired test against another policy.
 
 The evaluation is the trainer's own: a GRPOTrainer without training data evaluates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,17 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from covey.errors import DatasetError
 from covey.recipes.recipe import Recipe
-from covey.runs.statistics import Interval, PairedTest, paired_test
-from covey.trainer.evaluation import Evaluation, interval_over_prompts, passes_at
+from covey.runs.accuracy import Comparison, compare_prompts, estimate_reward
+from covey.runs.statistics import Interval
+from covey.trainer.evaluation import Evaluation
 from covey.types import PromptContent
 
 TOTAL = "reward"
-"""What the weighted sum of the rewards is called."""
+"""Name of the weighted sum of the rewards."""
 
 
 @dataclass(frozen=True)
-class Row:
+class RewardRow:
     """One reward on one eval set, or on one task of it."""
 
     task: str | None
@@ -37,20 +38,17 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Change:
-    """One reward of two policies on the same prompts."""
+class RewardChange:
+    """One reward of two policies on the same prompts, or on those of one task."""
 
     task: str | None
     name: str
-    before: float
-    after: float
-    """Means over the prompts that both have a value for."""
-    test: PairedTest
+    comparison: Comparison
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one policy said and scored on one eval set, prompt by prompt."""
+class EvalScores:
+    """Completions and scores of one policy on one eval set, prompt by prompt."""
 
     prompts: list[PromptContent]
     tasks: list[str | None]
@@ -61,8 +59,8 @@ class Measured:
     """Everything that the trainer reports, without a prefix."""
 
     @classmethod
-    def of(cls, found: Evaluation, metrics: Mapping[str, float], task_column: str) -> Measured:
-        """One evaluation, completions gathered by prompt."""
+    def of(cls, found: Evaluation, metrics: Mapping[str, float], task_column: str) -> EvalScores:
+        """Gather the completions of one evaluation by prompt."""
         rows: dict[int, list[int]] = {}
         for row, group in enumerate(found.group_ids):
             rows.setdefault(group, []).append(row)
@@ -79,40 +77,32 @@ class Measured:
 
     @property
     def names_of_tasks(self) -> list[str | None]:
-        """All prompts first, then each task; a single task is not told apart from all."""
+        """None for all prompts, then each task; a task that has all prompts is left out."""
         tasks = sorted({task for task in self.tasks if task is not None})
         return [None, *(tasks if len(tasks) > 1 or None in self.tasks else ())]
 
-    def rows(self) -> Iterator[Row]:
-        """Means with intervals of every reward, over all prompts and by task; rewards without a value are left out."""
+    def rows(self) -> Iterator[RewardRow]:
+        """Yield every reward over all prompts and by task, with its interval; rewards without a value are left out."""
         for task in self.names_of_tasks:
             for name in self.values:
-                by_prompt = [[v for v in values if v is not None] for values in self._of_task(name, task)]
-                interval = interval_over_prompts(by_prompt)
-                if interval is not None:
-                    yield Row(task, name, sum(map(bool, by_prompt)), interval, passes_at(by_prompt))
+                found = estimate_reward(self.scored(name, task))
+                if found is not None:
+                    yield RewardRow(task, name, found.prompts, found.interval, found.pass_at)
 
-    def means(self, name: str, task: str | None) -> list[float]:
-        """The mean over each prompt's completions; NaN where none was scored."""
-        kept = [[v for v in values if v is not None] for values in self._of_task(name, task)]
-        return [sum(values) / len(values) if values else float("nan") for values in kept]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Values that JSON can hold."""
-        return dict(vars(self))
-
-    def _of_task(self, name: str, task: str | None) -> list[list[float | None]]:
-        return [v for v, t in zip(self.values[name], self.tasks, strict=True) if task is None or t == task]
+    def scored(self, name: str, task: str | None) -> list[list[float]]:
+        """Return the values of one reward by prompt, those that are None left out."""
+        column = zip(self.values[name], self.tasks, strict=True)
+        return [[v for v in values if v is not None] for values, t in column if task is None or t == task]
 
 
-def measure(recipe: Recipe) -> dict[str, Measured]:
-    """Evaluate the recipe's policy on each of its eval sets.
+def measure(recipe: Recipe) -> dict[str, EvalScores]:
+    """Evaluate the recipe's policy on each of its eval sets, and return its scores by eval set.
 
     Raises:
         DatasetError: the recipe has none.
     """
     found: list[Evaluation] = []
-    own = recipe.compute_metrics
+    own: Any = recipe.imported("compute_metrics")
 
     def keep(evaluation: Evaluation) -> Mapping[str, float]:
         found.append(evaluation)
@@ -130,12 +120,12 @@ def measure(recipe: Recipe) -> dict[str, Measured]:
     for name, dataset in datasets.items():
         metrics = trainer.evaluate(dataset, metric_key_prefix="eval")
         plain = {key.removeprefix("eval_"): value for key, value in metrics.items()}
-        measured[name] = Measured.of(found[-1], plain, recipe.config.task_column)
+        measured[name] = EvalScores.of(found[-1], plain, recipe.config.task_column)
     return measured
 
 
-def compare(before: Measured, after: Measured) -> list[Change]:
-    """Every reward that both have, over all prompts and by task.
+def compare(before: EvalScores, after: EvalScores) -> list[RewardChange]:
+    """Compare every reward that both have, over all prompts and by task.
 
     Raises:
         DatasetError: the two answered other prompts.
@@ -146,16 +136,9 @@ def compare(before: Measured, after: Measured) -> list[Change]:
             "not the same ones. Evaluate both on the same dataset."
         )
     names = [name for name in before.values if name in after.values]
-    found = (_change(before, after, name, task) for task in before.names_of_tasks for name in names)
-    return [change for change in found if change.test.pairs]
-
-
-def _change(before: Measured, after: Measured, name: str, task: str | None) -> Change:
-    a, b = before.means(name, task), after.means(name, task)
-    test = paired_test(a, b)
-    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x == x and y == y]  # NaN equals nothing
-    return Change(task, name, _mean([x for x, _ in pairs]), _mean([y for _, y in pairs]), test)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")
+    changes = (
+        RewardChange(task, name, compare_prompts(before.scored(name, task), after.scored(name, task)))
+        for task in before.names_of_tasks
+        for name in names
+    )
+    return [change for change in changes if change.comparison.test.pairs]

@@ -15,27 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NoReturn
 
 from covey.errors import ConfigError, LoadingError, RewardError
 from covey.recipes.nodes import Node, nearest, shown
-from covey.recipes.objects import bundled_rewards, called, imported, keyword_arguments, made, named_object
+from covey.recipes.objects import Function, bound, called, imported, made, named_reward
 from covey.recipes.settings import named
 from covey.rewards.mixture import Mixture
-from covey.rewards.names import reward_name, unique_names
-from covey.rewards.options import RewardOptions
+from covey.rewards.options import RewardOptions, reward_name, unique_names
 
 OPTIONS = tuple(field.name for field in fields(RewardOptions))
 KEYS = ("reward", "model", "arguments", "name", *OPTIONS)
 
 MIXTURE_KEYS = ("task_column", "on_error", "max_failure_rate", "min_coverage", "window", "unscored", "cache")
 
-LoadModel = Callable[..., Any]
+LoadModel = Callable[..., Function]
 """Name or folder of a reward model, and its arguments → the reward."""
 
 
 def check_rewards_node(node: Node) -> None:
-    """Whether the rewards of a recipe are said as they must be; nothing is imported.
+    """Check the form of a recipe's rewards; nothing is imported.
 
     Raises:
         ConfigError: an unknown key, or an item that names no reward, or two.
@@ -53,11 +52,11 @@ def check_rewards_node(node: Node) -> None:
 
 
 def make_mixture(rewards: Node, options: Node | None, task_column: str, load_model: LoadModel) -> Mixture:
-    """The mixture that a recipe describes.
+    """Build the mixture that a recipe describes.
 
     Args:
         options: those of `Mixture`.
-        task_column: where `options` does not say it.
+        task_column: used where `options` names none.
         load_model: loads reward models.
 
     Raises:
@@ -75,7 +74,8 @@ def make_mixture(rewards: Node, options: Node | None, task_column: str, load_mod
     for part, item in zip(parts, items, strict=True):
         if isinstance(part, Mixture):
             raise item.error("a mixture cannot be part of another one. Give it alone, or list its rewards.")
-    keywords = {"task_column": task_column, **{key: entry.plain() for key, entry in given.items()}}
+    keywords: dict[str, Any] = {"task_column": task_column}
+    keywords |= {key: entry.plain() for key, entry in given.items()}
     try:
         return Mixture(*parts, **keywords)
     except (ValueError, TypeError) as error:
@@ -84,24 +84,35 @@ def make_mixture(rewards: Node, options: Node | None, task_column: str, load_mod
         raise named(str(error), places, options or rewards).error(str(error), RewardError) from error
 
 
-def placeholder(path: str, /, **arguments: Any) -> Any:
-    """Stands for a reward model that is not to be loaded: has its name, and cannot be called."""
+def placeholder(path: str, /, **arguments: object) -> Function:
+    """Return a reward in place of a reward model that is not loaded: it has the model's name, and cannot be called."""
 
-    def unloaded(prompts: Any, completions: Any) -> Any:
+    def unloaded(prompts: object, completions: object) -> NoReturn:
         raise AssertionError(f"{path} is not loaded")
 
     unloaded.__name__ = str(arguments.get("name") or PurePath(path).name)
     return unloaded
 
 
-def _reward(item: Node, load_model: LoadModel) -> Any:
-    """One item: a reward with its options, or what it names as it is."""
+def reward_nodes(rewards: Node, names: Sequence[str]) -> dict[str, Node]:
+    """Return the place of each reward of the mixture, by the name that it has there."""
+    items = rewards.items("rewards")
+    return dict(zip(names, items, strict=True)) if len(items) == len(names) else {}
+
+
+def _reward(item: Node, load_model: LoadModel) -> Function:
+    """Return a reward of the list: with its options, or the object itself where there are none."""
     if isinstance(item.value, str):
-        return made(named_object(item, bundled_rewards(), "reward"), None, item.value)
-    entries = item.value
-    function = _function(entries, load_model)
-    options = {name: _OPTION.get(name, Node.plain)(entries[name]) for name in OPTIONS if name in entries}
-    name = entries["name"].text("name") if "name" in entries and "reward" in entries else None
+        return made(named_reward(item), None, item.value)
+    entries = item.entries("a reward")
+    name = entries["name"].text("name") if "name" in entries else None
+    if "model" in entries:
+        function = _reward_model(entries, name, load_model)
+        name = None  # the model has it
+    else:
+        node = entries["reward"]
+        function = made(named_reward(node), entries.get("arguments"), node.text("reward"))
+    options = {key: _option(key, entries[key]) for key in OPTIONS if key in entries}
     if not options and name is None:
         return function
     from covey.rewards import reward
@@ -109,90 +120,61 @@ def _reward(item: Node, load_model: LoadModel) -> Any:
     return called(reward, (function,), {"name": name, **options}, item, "the reward")
 
 
-def _function(entries: Mapping[str, Node], load_model: LoadModel) -> Any:
-    arguments = entries.get("arguments")
-    if "reward" in entries:
-        node = entries["reward"]
-        return made(named_object(node, bundled_rewards(), "reward"), arguments, node.value)
-    node = entries["model"]
+def _reward_model(entries: Mapping[str, Node], name: str | None, load_model: LoadModel) -> Function:
+    """Load a reward model; errors have the line of its folder."""
+    node, arguments = entries["model"], entries.get("arguments")
     keywords = {} if arguments is None else arguments.entries("arguments of a reward model")
     given = {key: entry.plain() for key, entry in keywords.items()}
-    if "name" in entries:
-        given["name"] = entries["name"].text("name")
+    if name is not None:
+        given["name"] = name
     try:
         return load_model(node.text("model"), **given)
     except (OSError, ValueError, TypeError) as error:
         kind = type(error) if isinstance(error, ConfigError) else ConfigError
-        # A LoadingError names the model and says why; what else comes speaks of neither.
-        what = (
-            "" if isinstance(error, LoadingError) else f"the reward model {node.value!r} cannot be loaded: "
-        )
-        raise node.error(f"{what}{error}", kind) from error
+        # A LoadingError names the model and the reason; other errors name neither.
+        subject = f"the reward model {node.value!r} cannot be loaded: "
+        raise node.error(f"{'' if isinstance(error, LoadingError) else subject}{error}", kind) from error
 
 
-def _weight(node: Node) -> Any:
-    """A number, a schedule, or either of them by task."""
-    if not isinstance(node.value, dict):
-        return _number(node, "weight")
-    if "schedule" in node.value:
-        return _schedule(node)
-    return {
-        task: _schedule(part) if isinstance(part.value, dict) else _number(part, "weight")
-        for task, part in node.entries("weight").items()
-    }
-
-
-def _schedule(node: Node) -> Any:
-    """`{schedule: linear, start: 0, end: 1, ...}`, or `{schedule: MODULE:FUNCTION}`, a function of progress."""
-    import covey.rewards.schedules as schedules
-
-    kinds = {"linear": schedules.Linear, "cosine": schedules.Cosine, "steps": schedules.Steps}
-    entries = dict(node.value)
-    if "schedule" not in entries:
-        raise node.error(f"a schedule says which it is: schedule: {', '.join(kinds)}, or MODULE:FUNCTION.")
-    kind = entries.pop("schedule")
-    rest = Node(entries, node.mark)
-    if ":" in kind.text("schedule"):
-        rest.entries(f"the schedule {kind.value}", ())
-        return imported(kind)
-    if kind.value not in kinds:
-        raise kind.error(
-            f"there is no schedule {kind.value!r}.{nearest(kind.value, kinds)} It is one of {', '.join(kinds)}."
-        )
-    keywords = keyword_arguments(kinds[kind.value], rest, f"the schedule {kind.value}")
-    return called(kinds[kind.value], (), keywords, rest, f"the schedule {kind.value}")
-
-
-def _gates(node: Node) -> list[Any]:
-    """A name, `{name: least value}`, or a list of either."""
-    gates: list[Any] = []
+def _option(key: str, node: Node) -> object:
+    """Return an option of a reward as `covey.rewards.reward` takes it."""
+    if key == "tasks":
+        return [item.text("tasks") for item in node.items("tasks")]
+    if key == "when":
+        return imported(node)
+    if key == "weight":
+        if not isinstance(node.value, dict) or "schedule" in node.value:
+            return _weight(node)
+        return {task: _weight(part) for task, part in node.entries("weight").items()}
+    if key != "requires":
+        return node.plain()
+    gates: list[str | tuple[str, float]] = []  # a name, `{name: least value}`, or a list of either
     for item in node.items("requires"):
         if isinstance(item.value, dict):
-            gates += [(name, _number(least, "requires")) for name, least in item.entries("requires").items()]
+            gates += [(name, least.number("requires")) for name, least in item.entries("requires").items()]
         else:
             gates.append(item.text("requires"))
     return gates
 
 
-def _tasks(node: Node) -> list[str]:
-    return [item.text("tasks") for item in node.items("tasks")]
+def _weight(node: Node) -> object:
+    """Return a number, or a schedule: `{schedule: linear, start: 0, ...}`, or MODULE:FUNCTION of progress."""
+    if not isinstance(node.value, dict):
+        return node.number("weight")
+    from covey.rewards.schedules import Cosine, Linear, Steps
 
-
-def _number(node: Node, what: str) -> float:
-    if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-        raise node.error(f"{what} is {shown(node.value)}; it must be a number.")
-    return node.value
-
-
-_OPTION: Mapping[str, Callable[[Node], Any]] = {
-    "weight": _weight,
-    "requires": _gates,
-    "tasks": _tasks,
-    "when": imported,
-}
-
-
-def reward_nodes(rewards: Node, names: Sequence[str]) -> dict[str, Node]:
-    """Where each reward of the mixture stands, by the name that it has there."""
-    items = rewards.items("rewards")
-    return dict(zip(names, items, strict=True)) if len(items) == len(names) else {}
+    kinds: dict[str, Function] = {"linear": Linear, "cosine": Cosine, "steps": Steps}
+    entries = dict(node.value)
+    if "schedule" not in entries:
+        raise node.error(f"a schedule says which it is: schedule: {', '.join(kinds)}, or MODULE:FUNCTION.")
+    kind = entries.pop("schedule")
+    name, rest = kind.text("schedule"), Node(entries, node.mark)
+    if ":" in name:
+        rest.entries(f"the schedule {name}", ())
+        return imported(kind)
+    if name not in kinds:
+        raise kind.error(
+            f"there is no schedule {name!r}.{nearest(name, kinds)} It is one of {', '.join(kinds)}."
+        )
+    positional, keywords = bound(kinds[name], rest, f"the schedule {name}")
+    return called(kinds[name], positional, keywords, rest, f"the schedule {name}")

@@ -1,11 +1,10 @@
-"""A value that knows where it was written, so that a complaint about it can say the line."""
+"""A value that knows where it was written, so that an error about it can name the line."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from covey.errors import ConfigError, CoveyError
 
@@ -25,24 +24,31 @@ class Mark:
 class Node:
     """A scalar, a list of nodes, or a mapping whose values are nodes; with its place."""
 
-    value: Any
+    value: object
     mark: Mark
     """Of an entry of a mapping: where its key stands."""
 
-    def plain(self) -> Any:
-        """The value without places."""
+    def plain(self) -> object:
+        """Return the value without places."""
         if isinstance(self.value, list):
             return [node.plain() for node in self.value]
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         return self.value
 
+    def walk(self) -> Iterator[Node]:
+        """Yield this node and every node below it."""
+        yield self
+        if isinstance(self.value, list | dict):
+            for node in self.value.values() if isinstance(self.value, dict) else self.value:
+                yield from node.walk()
+
     def error(self, message: str, kind: type[CoveyError] = ConfigError) -> CoveyError:
-        """An error that begins with this place."""
+        """Return an error that begins with this place."""
         return kind(f"{self.mark}: {message}")
 
     def entries(self, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
-        """The entries of a mapping.
+        """Return the entries of a mapping.
 
         Args:
             what: what the mapping is, for messages.
@@ -58,11 +64,12 @@ class Node:
             if not isinstance(key, str):
                 raise node.error(f"{what} has the key {key!r}; keys are text. Put it in quotes.")
             if names is not None and key not in names:
-                raise node.error(f"{what} has no {key!r}.{nearest(key, names) or ' It has ' + listed(names)}")
+                hint = nearest(key, names) or f" It has {', '.join(names)}."
+                raise node.error(f"{what} has no {key!r}.{hint}")
         return self.value
 
     def items(self, what: str) -> list[Node]:
-        """The items of a list; a single value is a list of one.
+        """Return the items of a list; a single value is a list of one.
 
         Raises:
             ConfigError: an empty list.
@@ -74,7 +81,7 @@ class Node:
         return self.value
 
     def text(self, what: str) -> str:
-        """The text that this is.
+        """Return the text that this is.
 
         Raises:
             ConfigError: something else.
@@ -83,9 +90,29 @@ class Node:
             raise self.error(f"{what} is {shown(self.value)}; it must be text.")
         return self.value
 
+    def number(self, what: str) -> float:
+        """Return the number that this is.
 
-def node_of(value: Any, mark: Mark) -> Node:
-    """Plain values as nodes that all have the same place."""
+        Raises:
+            ConfigError: something else.
+        """
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise self.error(f"{what} is {shown(self.value)}; it must be a number.")
+        return self.value
+
+    def flag(self, what: str) -> bool:
+        """Return the truth value that this is.
+
+        Raises:
+            ConfigError: something else.
+        """
+        if not isinstance(self.value, bool):
+            raise self.error(f"{what} is {shown(self.value)}; it must be true or false.")
+        return self.value
+
+
+def node_of(value: object, mark: Mark) -> Node:
+    """Build a node from plain values; all of it has the same place."""
     if isinstance(value, Mapping):
         return Node({key: node_of(part, mark) for key, part in value.items()}, mark)
     if isinstance(value, list | tuple):
@@ -93,19 +120,14 @@ def node_of(value: Any, mark: Mark) -> Node:
     return Node(value, mark)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean ...?" with the known words that come close; empty where none does."""
-    close = difflib.get_close_matches(word, list(known), n=3)
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return " Did you mean ...?" with the known words that come close; empty where none does."""
+    close = difflib.get_close_matches(str(word), list(known), n=3)
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names side by side, as the end of a sentence."""
-    return f"{', '.join(names)}."
-
-
-def shown(value: Any) -> str:
-    """A value as a message shows it: its kind where it is large."""
+def shown(value: object) -> str:
+    """Return a value as a message shows it: its kind where it is large."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

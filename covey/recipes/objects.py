@@ -1,14 +1,14 @@
-"""Names → objects: `module:attribute`, or what Covey brings along under a name of its own; and their arguments."""
+"""Names → objects: `module:attribute`, or a bundled object by its name; and their arguments."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from covey.errors import ConfigError, CoveyError
 from covey.recipes.nodes import Node, nearest
@@ -17,9 +17,14 @@ from covey.recipes.settings import named
 CALL = "call"
 """In arguments, a mapping with this key is an object to be made: its name, and its `arguments`."""
 
+Function = Callable[..., object]
+"""A function, a class, or another object that can be called; whether it can is not checked here."""
 
-def import_object(path: str) -> Any:
-    """What stands at `module:attribute`; modules of the working directory are found.
+T = TypeVar("T")
+
+
+def import_object(path: str) -> Function:
+    """Import the object at `module:attribute`; modules of the working directory are found.
 
     Raises:
         ConfigError: there is no such module, or nothing of that name in it.
@@ -31,15 +36,16 @@ def import_object(path: str) -> Any:
     if "" not in sys.path and folder not in sys.path:  # stays: processes that rewards start look there too
         sys.path.insert(0, folder)
     try:
-        return functools.reduce(getattr, attribute.split("."), import_module(module))
+        found: Any = functools.reduce(getattr, attribute.split("."), import_module(module))
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{path!r} cannot be imported: {error}.") from error
     except Exception as error:  # whatever the user's module does while it is imported
         raise ConfigError(f"{path!r} cannot be imported: {type(error).__name__}: {error}.") from error
+    return found
 
 
-def imported(node: Node) -> Any:
-    """What `module:attribute` names; what is wrong with it is said with its line."""
+def imported(node: Node) -> Function:
+    """Import the object that a node names as `module:attribute`; errors have its line."""
     path = node.text("a function")
     try:
         return import_object(path)
@@ -47,15 +53,18 @@ def imported(node: Node) -> Any:
         raise node.error(str(error)) from error
 
 
-def named_object(node: Node, bundled: Mapping[str, Callable[[], Any]], what: str) -> Any:
-    """What a recipe names: a bundled object by its name, or `module:attribute`.
+def named_object(
+    node: Node, what: str, bundled: Collection[str], find: Callable[[str], Function]
+) -> Function:
+    """Return the object that a recipe names: a bundled one by its name, or `module:attribute`.
 
     Args:
-        bundled: how each bundled object is imported, by name.
         what: what is named, for messages.
+        bundled: names of the bundled objects.
+        find: returns a bundled object by its name; called for the one that is used, because imports are slow.
 
     Raises:
-        ConfigError: there is no such thing.
+        ConfigError: there is no such object.
     """
     name = node.text(what)
     if ":" in name:
@@ -63,37 +72,40 @@ def named_object(node: Node, bundled: Mapping[str, Callable[[], Any]], what: str
     if name not in bundled:
         hint = nearest(name, bundled) or f" Bundled are {', '.join(bundled)}."
         raise node.error(f"there is no bundled {what} {name!r}.{hint} Your own is MODULE:NAME.")
-    return bundled[name]()
+    return find(name)
 
 
-def bundled_rewards() -> dict[str, Callable[[], Any]]:
-    """Everything that `covey.rewards` exports, by name."""
+def named_reward(node: Node, what: str = "reward") -> Function:
+    """Return what a recipe names among the names of `covey.rewards`, or `module:attribute`.
+
+    Raises:
+        ConfigError: there is no such object.
+    """
     import covey.rewards
 
-    return {name: functools.partial(getattr, covey.rewards, name) for name in covey.rewards.__all__}
+    return named_object(node, what, covey.rewards.__all__, functools.partial(getattr, covey.rewards))
 
 
-def made(function: Any, arguments: Node | None, name: str) -> Any:
-    """An object with its arguments: a class is called with them, a function has them bound.
+def made(function: Function, arguments: Node | None, name: str) -> Function:
+    """Return an object with its arguments: a class is called with them, a function has them bound.
 
     Raises:
         ConfigError: an argument that it does not take, one that is missing, or one that it refuses.
     """
-    given = {} if arguments is None else arguments.entries(f"arguments of {name}")
-    positional, keywords = _bound(function, given, name)
-    if not isinstance(function, type):
-        return functools.partial(function, *positional, **keywords) if given else function
-    return called(function, positional, keywords, arguments, name)
+    positional, keywords = bound(function, arguments, name)
+    if isinstance(function, type):
+        return called(function, positional, keywords, arguments, name)
+    return functools.partial(function, *positional, **keywords) if positional or keywords else function
 
 
 def called(
-    function: Callable[..., Any],
-    positional: Iterable[Any],
-    keywords: Mapping[str, Any],
+    function: Callable[..., T],
+    positional: Iterable[object],
+    keywords: Mapping[str, object],
     arguments: Node | None,
     name: str,
-) -> Any:
-    """What a call gives; what it complains about is said with the line of the argument that it names.
+) -> T:
+    """Call a function and return its result; an error has the line of the argument that it names.
 
     Raises:
         ConfigError: the call raised TypeError or ValueError.
@@ -108,22 +120,19 @@ def called(
         raise named(str(error), entries, arguments).error(f"{name}: {error}", kind) from error
 
 
-def keyword_arguments(function: Any, arguments: Node | None, name: str) -> dict[str, Any]:
-    """Arguments for a call, checked against the signature; nested objects are made.
+def bound(function: Function, arguments: Node | None, name: str) -> tuple[list[object], dict[str, object]]:
+    """Return positional and keyword arguments for a call; objects among them are made.
+
+    A list for a parameter like `*names` is passed by position.
 
     Raises:
         ConfigError: an argument that the function does not take.
     """
     given = {} if arguments is None else arguments.entries(f"arguments of {name}")
-    return _bound(function, given, name)[1]
-
-
-def _bound(function: Any, given: Mapping[str, Node], name: str) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments; a list for `*names` is passed by position."""
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    positional: list[Any] = []
-    keywords: dict[str, Any] = {}
+    positional: list[object] = []
+    keywords: dict[str, object] = {}
     for key, node in given.items():
         parameter = parameters.get(key)
         if parameter is None and not takes_any:
@@ -137,8 +146,8 @@ def _bound(function: Any, given: Mapping[str, Node], name: str) -> tuple[list[An
     return positional, keywords
 
 
-def _argument(node: Node) -> Any:
-    """A plain value, or the object that `call` names, made."""
+def _argument(node: Node) -> object:
+    """Return a plain value, or the object that `call` names, made."""
     if isinstance(node.value, list):
         return [_argument(item) for item in node.value]
     if not isinstance(node.value, dict):
@@ -146,8 +155,7 @@ def _argument(node: Node) -> Any:
     if CALL not in node.value:
         return {key: _argument(part) for key, part in node.value.items()}
     entries = node.entries("an object", (CALL, "arguments"))
-    function = named_object(entries[CALL], bundled_rewards(), "object")
-    name = entries[CALL].value
+    function, name = named_reward(entries[CALL], "object"), entries[CALL].text("object")
     arguments = entries.get("arguments")
-    given = {} if arguments is None else arguments.entries(f"arguments of {name}")
-    return called(function, *_bound(function, given, name), arguments or node, name)
+    positional, keywords = bound(function, arguments, name)
+    return called(function, positional, keywords, arguments or node, name)

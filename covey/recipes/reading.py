@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from covey.errors import ConfigError
-from covey.recipes.nodes import Mark, Node
+from covey.recipes.nodes import Mark, Node, node_of
 
 MOST_VALUES = 20_000
 """Values that a recipe may have, those that aliases repeat included."""
@@ -37,7 +37,7 @@ for _name, _pattern in _SCALARS.items():
 
 
 def read_yaml(text: str, source: str) -> Node:
-    """The one document of a YAML text.
+    """Read the one document of a YAML text.
 
     Args:
         source: what messages call the text: its file.
@@ -49,7 +49,10 @@ def read_yaml(text: str, source: str) -> Node:
         root = yaml.compose(text, Loader=_Composer)
         return _Converter(source).node(root) if root is not None else Node(None, Mark(source, 1))
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(_complaint(error, source)) from error
+        at = error.problem_mark or error.context_mark
+        place = Mark(source, at.line + 1) if at is not None else source
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(f"{place}: {problem}.") from error
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise ConfigError(f"{source}: {error}") from error
     except RecursionError as error:
@@ -57,9 +60,8 @@ def read_yaml(text: str, source: str) -> Node:
 
 
 def read_value(text: str, source: str) -> Node:
-    """A value as it would stand behind a colon; all of it has the same place."""
-    node = read_yaml(text, source)
-    return _moved(node, Mark(source))
+    """Read a value as it would stand behind a colon; all of it has the same place."""
+    return node_of(read_yaml(text, source).plain(), Mark(source))
 
 
 class _Converter:
@@ -70,64 +72,52 @@ class _Converter:
         self.count = 0
 
     def node(self, node: yaml.Node, mark: Mark | None = None) -> Node:
-        mark = mark or self._mark(node)
+        """Convert a node and everything below it; `mark` is the place of its key."""
+        mark = mark or Mark(self.source, node.start_mark.line + 1)
         self.count += 1
         if self.count > MOST_VALUES:
             raise ConfigError(f"{mark}: more than {MOST_VALUES} values; aliases count each time.")
         if isinstance(node, yaml.SequenceNode):
-            self._check_tag(node, "seq", mark)
+            check_tag(node, "seq", mark)
             return Node([self.node(item) for item in node.value], mark)
-        if isinstance(node, yaml.MappingNode):
-            self._check_tag(node, "map", mark)
-            return Node(self._entries(node), mark)
-        return Node(self._scalar(node, mark), mark)
-
-    def _entries(self, node: yaml.MappingNode) -> dict[Any, Node]:
-        entries: dict[Any, Node] = {}
+        if not isinstance(node, yaml.MappingNode):
+            return Node(scalar(node, mark), mark)
+        check_tag(node, "map", mark)
+        entries: dict[object, Node] = {}
         for key_node, value_node in node.value:
-            mark = self._mark(key_node)
+            place = Mark(self.source, key_node.start_mark.line + 1)
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(f"{mark}: a key is a list or a mapping; keys are text or numbers.")
-            key = self._scalar(key_node, mark)
+                raise ConfigError(f"{place}: a key is a list or a mapping; keys are text or numbers.")
+            key = scalar(key_node, place)
             if key in entries:
-                raise ConfigError(f"{mark}: {key!r} is there already, in line {entries[key].mark.line}.")
-            entries[key] = self.node(value_node, mark)
-        return entries
-
-    def _scalar(self, node: yaml.Node, mark: Mark) -> Any:
-        text, tag = str(node.value), node.tag.removeprefix(_TAG)
-        if tag == "null":
-            return None
-        if tag == "bool":
-            return text.lower() == "true"
-        try:
-            if tag == "int":
-                return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-            if tag == "float":
-                return float(text.replace(".inf", "inf").replace(".nan", "nan"))
-        except ValueError:
-            raise ConfigError(f"{mark}: {text!r} is no {tag}.") from None
-        self._check_tag(node, "str", mark)
-        return text
-
-    def _check_tag(self, node: yaml.Node, expected: str, mark: Mark) -> None:
-        if node.tag != _TAG + expected:
-            raise ConfigError(f"{mark}: the tag {node.tag!r} is not read. Write plain values.")
-
-    def _mark(self, node: yaml.Node) -> Mark:
-        return Mark(self.source, node.start_mark.line + 1)
+                raise ConfigError(f"{place}: {key!r} is there already, in line {entries[key].mark.line}.")
+            entries[key] = self.node(value_node, place)
+        return Node(entries, mark)
 
 
-def _moved(node: Node, mark: Mark) -> Node:
-    if isinstance(node.value, list):
-        return Node([_moved(part, mark) for part in node.value], mark)
-    if isinstance(node.value, dict):
-        return Node({key: _moved(part, mark) for key, part in node.value.items()}, mark)
-    return Node(node.value, mark)
+def scalar(node: yaml.Node, mark: Mark) -> str | int | float | bool | None:
+    """Return the value of a scalar.
+
+    Raises:
+        ConfigError: a tag of another kind, or one that the text does not fit.
+    """
+    text, tag = str(node.value), node.tag.removeprefix(_TAG)
+    if tag == "null":
+        return None
+    if tag == "bool":
+        return text.lower() == "true"
+    try:
+        if tag == "int":
+            return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+        if tag == "float":
+            return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:
+        raise ConfigError(f"{mark}: {text!r} is no {tag}.") from None
+    check_tag(node, "str", mark)
+    return text
 
 
-def _complaint(error: yaml.MarkedYAMLError, source: str) -> str:
-    mark = error.problem_mark or error.context_mark
-    place = f"{source}:{mark.line + 1}" if mark is not None else source
-    said = ", ".join(part for part in (error.context, error.problem) if part)
-    return f"{place}: {said}."
+def check_tag(node: yaml.Node, expected: str, mark: Mark) -> None:
+    """Raise where a node has another tag than plain values of its kind have."""
+    if node.tag != _TAG + expected:
+        raise ConfigError(f"{mark}: the tag {node.tag!r} is not read. Write plain values.")

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "accuracy_reward": "trl_names",
     "as_rewards": "mixture",
     "AssertTests": "sandbox.rewards",
     "BoxedFormat": "rules.formats",
@@ -18,8 +19,11 @@ _HOMES = {
     "CosineLength": "rules.lengths",
     "Countdown": "rules.countdown",
     "ExactMatch": "rules.exact",
-    "Failure": "failure",
+    "Failure": "contract",
     "format_reward_func": "rules.functions",
+    "get_cosine_scaled_reward": "trl_names",
+    "get_repetition_penalty_reward": "trl_names",
+    "get_soft_overlong_punishment": "trl_names",
     "JsonFormat": "rules.json_format",
     "Judge": "neural.judge",
     "LengthBudget": "rules.lengths",
@@ -30,10 +34,11 @@ _HOMES = {
     "MultipleChoice": "rules.choice",
     "NumberMatch": "rules.numbers",
     "OpenAIClient": "neural.client",
+    "reasoning_accuracy_reward": "trl_names",
     "ReasoningGym": "reasoning_gym",
     "Repetition": "rules.repetition",
     "Reward": "contract",
-    "reward": "decorator",
+    "reward": "contract",
     "RewardBatch": "batch",
     "RewardModel": "neural.reward_model",
     "RewardOptions": "options",
@@ -47,6 +52,7 @@ _HOMES = {
     "Steps": "schedules",
     "Tagged": "rules.formats",
     "text_of": "text",
+    "think_format_reward": "trl_names",
     "ThinkFormat": "rules.formats",
 }
 

@@ -1,13 +1,15 @@
-"""What goes into rewards and what comes out: the batch that is scored, and the table of scores."""
+"""Input and output of rewards: the batch that is scored, and the table of scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from covey.metrics import Mean, Metric, merge
-from covey.types import PromptContent, Score
+from covey.types import Group, PromptContent, Score
+
+T = TypeVar("T")
 
 RESERVED = (
     "prompts",
@@ -33,16 +35,30 @@ class RewardBatch:
     """The dataset's other columns, repeated for each completion."""
     group_ids: list[int] = field(default_factory=list)
     """Equal for completions of the same prompt."""
-    trainer_state: Any = None
+    trainer_state: object = None
     """`transformers.TrainerState` while training, None elsewhere."""
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[Group], trainer_state: object = None) -> RewardBatch:
+        """Put the completions of whole groups side by side; the columns of a prompt are repeated for each."""
+        names = list(dict.fromkeys(name for g in groups for name in g.prompt.columns))
+        repeated = [(number, g) for number, g in enumerate(groups) for _ in g.completions]
+        return cls(
+            prompts=[g.prompt.content for _, g in repeated],
+            completions=[content for g in groups for content in g.contents()],
+            completion_ids=[list(c.ids) for g in groups for c in g.completions],
+            columns={name: [g.prompt.columns.get(name) for _, g in repeated] for name in names},
+            group_ids=[number for number, _ in repeated],
+            trainer_state=trainer_state,
+        )
 
     def __len__(self) -> int:
         return len(self.completions)
 
     def select(self, rows: Sequence[int]) -> RewardBatch:
-        """The batch of the given rows, in that order."""
+        """Return the batch of the given rows, in that order."""
 
-        def pick(values: list[Any]) -> list[Any]:
+        def pick(values: list[T]) -> list[T]:
             return [values[i] for i in rows] if values else []
 
         return RewardBatch(
@@ -54,8 +70,8 @@ class RewardBatch:
             trainer_state=self.trainer_state,
         )
 
-    def arguments(self, notes: Notes) -> dict[str, Any]:
-        """Everything that a reward can ask for, by name."""
+    def arguments(self, notes: Notes) -> dict[str, object]:
+        """Return everything that a reward can ask for, by name."""
         return {
             **self.columns,
             "prompts": self.prompts,
@@ -69,7 +85,7 @@ class RewardBatch:
 
 
 class Notes:
-    """What rewards note down beside their scores: columns per sample, numbers per call."""
+    """Extras and metrics of rewards beside their scores: columns per sample, numbers per call."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -85,7 +101,7 @@ class Notes:
                     whole[place] = value if value is not None else whole[place]
         self.metrics = merge(self.metrics, notes.metrics)
 
-    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+    def log_extra(self, column: str, values: Sequence[object]) -> None:
         """Add a column to the record of completions: one value per completion, None where there is none.
 
         A column of numbers is also averaged into the metric of the same name, None left out.
@@ -107,25 +123,37 @@ class Notes:
 
 
 @dataclass
+class CallCounts:
+    """Samples that one reward was run for, how many went wrong, and how long it took."""
+
+    num_run: int = 0
+    """Samples that the function was asked for, or that the cache answered for."""
+    num_cached: int = 0
+    """Samples answered without a call: known before, or equal to another one of the batch."""
+    num_errors: int = 0
+    num_timeouts: int = 0
+    num_faults: int = 0
+    """Samples that it could not judge: it raised, took too long, or returned a failure."""
+    seconds: float = 0.0
+
+
+@dataclass
 class RewardTable:
     """Scores of one batch: one row per completion, one column per reward."""
 
     scores: dict[str, list[Score]]
     """By reward name; the order is that of the rewards."""
-    weights: dict[str, float]
+    weights: dict[str, list[float]]
+    """By reward name: what its score of each completion is multiplied with."""
     extras: dict[str, list[Any]] = field(default_factory=dict)
     metrics: dict[str, Metric] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
     """Rewards whose failure drops only themselves, not the sample."""
-    row_weights: dict[str, list[float]] = field(default_factory=dict)
-    """Weights of rewards that weigh rows differently, one per completion; the others have one weight in `weights`."""
-
-    def weight(self, name: str, row: int) -> float:
-        """What a reward's score of one completion is multiplied with."""
-        return self.row_weights[name][row] if name in self.row_weights else self.weights[name]
+    counts: dict[str, CallCounts] = field(default_factory=dict)
+    """By reward name."""
 
     def total(self, row: int) -> float | None:
-        """Weighted sum of one completion; None if nothing scored it or a required reward failed on it.
+        """Return the weighted sum of one completion; None if nothing scored it or a required reward failed on it.
 
         A gated score counts as 0; one that does not apply drops out.
         """
@@ -137,10 +165,5 @@ class RewardTable:
             if score.status == "gated":
                 parts.append(0.0)
             elif score.value is not None:
-                parts.append(self.weight(name, row) * score.value)
+                parts.append(self.weights[name][row] * score.value)
         return sum(parts) if parts else None
-
-    def value(self, name: str, row: int) -> float | None:
-        """What a reward contributes before its weight: a gated score is 0, None where it has no say."""
-        score = self.scores[name][row]
-        return 0.0 if score.status == "gated" else score.value

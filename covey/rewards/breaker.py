@@ -1,21 +1,31 @@
-"""Stops a run whose rewards have stopped working."""
+"""Warns of the first failure of each reward, and stops a run whose rewards have stopped working."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from covey.errors import RewardError, warn
-from covey.rewards.batch import RewardTable
+from covey.rewards.batch import CallCounts, RewardTable
 from covey.rewards.contract import Reward
-from covey.rewards.score_batch import Column
+from covey.types import Score
+
+Pairs = Sequence[Sequence[int]]
+"""(hits, samples) of each batch, the oldest first."""
+
+
+class BreakerState(TypedDict):
+    """Shares that were seen so far, as plain values."""
+
+    failures: dict[str, Pairs]
+    covered: Pairs
 
 
 @dataclass
-class Window:
-    """Shares over the last samples: how many of how many, batch by batch."""
+class RecentShare:
+    """Share over the last samples: how many of how many, batch by batch."""
 
     size: int
     counts: deque[tuple[int, int]] = field(default_factory=deque)
@@ -38,6 +48,9 @@ class Window:
     def is_full(self) -> bool:
         return self.total >= self.size
 
+    def state(self) -> Pairs:
+        return [list(pair) for pair in self.counts]
+
 
 class Breaker:
     """Watches how often rewards fail, and how many samples are scored at all.
@@ -55,35 +68,45 @@ class Breaker:
         if window < 1:
             raise RewardError(f"window={window}: at least one sample.")
         self.max_failure_rate, self.min_coverage, self.window = max_failure_rate, min_coverage, window
-        self._failures: dict[str, Window] = {}
-        self._covered = Window(window)
+        self._failures: dict[str, RecentShare] = {}
+        self._covered = RecentShare(window)
+        self._warned: set[str] = set()
 
-    def state(self) -> dict[str, Any]:
-        """What was seen so far, as plain values."""
-        failures = {name: _pairs(seen) for name, seen in self._failures.items()}
-        return {"failures": failures, "covered": _pairs(self._covered)}
+    def state(self) -> BreakerState:
+        """Return what was seen so far, as plain values."""
+        failures = {name: seen.state() for name, seen in self._failures.items()}
+        return {"failures": failures, "covered": self._covered.state()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._failures = {name: self._window(pairs) for name, pairs in state["failures"].items()}
-        self._covered = self._window(state["covered"])
+    def restore(self, state: BreakerState) -> None:
+        """Go on from what `state` returned."""
 
-    def _window(self, pairs: Iterable[Iterable[int]]) -> Window:
-        return Window(self.window, deque((hits, total) for hits, total in pairs))
+        def seen(pairs: Pairs) -> RecentShare:
+            return RecentShare(self.window, deque((hits, total) for hits, total in pairs))
 
-    def watch(self, columns: Mapping[str, Column], table: RewardTable, size: int) -> None:
-        """Take a batch into account.
+        self._failures = {name: seen(pairs) for name, pairs in state["failures"].items()}
+        self._covered = seen(state["covered"])
+
+    def watch(self, rewards: Iterable[Reward], table: RewardTable, size: int) -> None:
+        """Take a batch of `size` samples into account.
+
+        A reward that fails for the first time is warned of at once: the limits hold only after `window` samples.
 
         Raises:
             RewardError: a limit is passed.
         """
-        for name, column in columns.items():
-            seen = self._failures.setdefault(name, Window(self.window))
-            seen.add(column.num_faults, column.num_run)
+        for reward in rewards:
+            counts, scores = table.counts[reward.name], table.scores[reward.name]
+            if counts.num_faults and reward.name not in self._warned:
+                self._warned.add(reward.name)
+                warn(_first_failure(reward, counts, scores))
+        for name, counts in table.counts.items():
+            seen = self._failures.setdefault(name, RecentShare(self.window))
+            seen.add(counts.num_faults, counts.num_run)
             if seen.is_full and seen.share > self.max_failure_rate:
                 raise RewardError(
                     f"Reward {name!r} failed on {seen.share:.0%} of the last {seen.total} samples, more than "
-                    f"max_failure_rate={self.max_failure_rate:.0%}. The last failure: {_last(column)}. A reward that does "
-                    "not apply to a sample returns None."
+                    f"max_failure_rate={self.max_failure_rate:.0%}. The last failure: {_last_error(table.scores[name])}. A "
+                    "reward that does not apply to a sample returns None."
                 )
         self._covered.add(sum(table.total(row) is not None for row in range(size)), size)
         if self._covered.is_full and self._covered.share < self.min_coverage:
@@ -93,38 +116,22 @@ class Breaker:
             )
 
 
-def _pairs(seen: Window) -> list[list[int]]:
-    return [list(pair) for pair in seen.counts]
+def _last_error(scores: Sequence[Score]) -> str:
+    errors = [score.error for score in scores if score.error is not None]
+    return errors[-1] if errors else "in an earlier batch"
 
 
-def _last(column: Column) -> str:
-    said = [score.error for score in column.scores if score.error is not None]
-    return said[-1] if said else "in an earlier batch"
-
-
-class FirstFailures:
-    """Says once per reward that it failed: `max_failure_rate` speaks only after a whole window of samples."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, rewards: Iterable[Reward], columns: Mapping[str, Column]) -> None:
-        """Warn of each reward that failed in a batch for the first time."""
-        for reward in rewards:
-            column = columns[reward.name]
-            if column.num_faults and reward.name not in self._told:
-                self._told.add(reward.name)
-                error = _last(column).rstrip(".")
-                warn(
-                    f"Reward {reward.name!r} failed on {column.num_faults} of {column.num_run} samples: {error}. "
-                    f"{_consequence(reward, column)} This is said once; rewards/{reward.name}/failed counts on."
-                )
-
-
-def _consequence(reward: Reward, column: Column) -> str:
-    value = next(score.value for score in column.scores if score.error is not None)
+def _first_failure(reward: Reward, counts: CallCounts, scores: Sequence[Score]) -> str:
+    """Build the warning of a reward's first failure: how often, why, and what becomes of such samples."""
+    value = next(score.value for score in scores if score.error is not None)
     if value is not None:
-        return f"Such a sample counts as {value:g} (on_error={reward.options.on_error!r})."
-    if reward.options.optional:
-        return "Such a sample counts without it (optional=True)."
-    return "Such a sample is left out of the step."
+        consequence = f"counts as {value:g} (on_error={reward.options.on_error!r})"
+    elif reward.options.optional:
+        consequence = "counts without it (optional=True)"
+    else:
+        consequence = "is left out of the step"
+    return (
+        f"Reward {reward.name!r} failed on {counts.num_faults} of {counts.num_run} samples: "
+        f"{_last_error(scores).rstrip('.')}. Such a sample {consequence}. This is said once; "
+        f"rewards/{reward.name}/failed counts on."
+    )

@@ -10,7 +10,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TypedDict
 
 from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
@@ -21,9 +22,21 @@ PREFIX = 32
 """Bytes of a whole key that tell the reward; the others are the digest of what it looked at."""
 
 
+class CacheState(TypedDict):
+    """Scores in memory as plain values, the least recently used first; one owner, key and value per score."""
+
+    names: list[str]
+    """Of the rewards."""
+    owners: list[int]
+    """Positions in `names`."""
+    keys: bytes
+    """All keys, one after another; equally long."""
+    values: list[float | None]
+
+
 def row_keys(reward: Reward, batch: RewardBatch) -> list[Key | None]:
-    """For each row, a digest of everything that a pure reward can look at; None where it cannot be taken."""
-    columns: dict[str, Sequence[Any]] = {
+    """Return a digest of everything that a pure reward can look at, for each row; None where it cannot be taken."""
+    columns: dict[str, Sequence[object]] = {
         **batch.columns,
         "prompts": batch.prompts,
         "completions": batch.completions,
@@ -36,7 +49,7 @@ def row_keys(reward: Reward, batch: RewardBatch) -> list[Key | None]:
 
 
 def fingerprint(reward: Reward) -> bytes | None:
-    """What tells one reward's scores from another's between runs: its name, code and settings; None: not known."""
+    """Return a digest of a reward's name, code and settings, which tells its scores from others' between runs; None: not known."""
     function = reward.function
     try:
         code = inspect.getsource(function if inspect.isroutine(function) else type(function))
@@ -46,15 +59,15 @@ def fingerprint(reward: Reward) -> bytes | None:
     return hashlib.sha256(b"\0".join((reward.name.encode(), code.encode(), settings))).digest()
 
 
-def _digest(content: dict[str, Any]) -> Key | None:
+def _digest(content: dict[str, object]) -> Key | None:
     try:
         return hashlib.sha256(pickle.dumps(content, protocol=5)).digest()
     except Exception:
         return None  # a column of something that cannot be written down; scored anew each time
 
 
-class Cache:
-    """Keeps scores in memory, the least recently used dropped first, and in a file where one is given.
+class RewardCache:
+    """Scores in memory, the least recently used dropped first, and in a file where one is given.
 
     Args:
         max_entries: scores kept in memory.
@@ -65,18 +78,25 @@ class Cache:
         self.max_entries = max_entries
         self.path = Path(path) if path is not None else None
         self._memory: OrderedDict[Key, Score] = OrderedDict()
-        self._prints: dict[int, tuple[Reward, bytes | None]] = {}
+        self._fingerprints: dict[int, tuple[Reward, bytes | None]] = {}
         self._lock = threading.Lock()
 
     def get(self, reward: Reward, keys: Sequence[Key | None]) -> list[Score | None]:
-        """The scores that are known, None for the others."""
+        """Return the scores that are known, None for the others."""
         with self._lock:
-            found = [self._recall(self._whole(reward, key)) for key in keys]
+            prefix = self._prefix(reward)
+            found = [None if key is None else self._memory.get(prefix + key) for key in keys]
+            for key, score in zip(keys, found, strict=True):
+                if key is not None and score is not None:
+                    self._memory.move_to_end(prefix + key)
             unknown = [i for i, score in enumerate(found) if score is None and keys[i] is not None]
-            if unknown and self._is_lasting(reward):
-                with _opened(self.path) as file:
+            if unknown and self.path is not None and self._fingerprint(reward) is not None:
+                with _ScoreFile(self.path) as file:
                     for i in unknown:
-                        found[i] = _read(file, self._whole(reward, keys[i]))
+                        row = file.execute(
+                            "SELECT value FROM scores WHERE key = ?", (prefix + (keys[i] or b""),)
+                        ).fetchone()
+                        found[i] = None if row is None else _score(row[0])
         return found
 
     def put(self, reward: Reward, scores: Mapping[Key, Score]) -> None:
@@ -90,15 +110,15 @@ class Cache:
             self._memory |= whole
             while len(self._memory) > self.max_entries:
                 self._memory.popitem(last=False)
-            if whole and self._is_lasting(reward):
-                with _opened(self.path) as file:
+            if whole and self.path is not None and self._fingerprint(reward) is not None:
+                with _ScoreFile(self.path) as file:
                     file.executemany(
                         "INSERT OR REPLACE INTO scores VALUES (?, ?)",
                         [(k, s.value) for k, s in whole.items()],
                     )
 
-    def state(self, rewards: Iterable[Reward]) -> dict[str, Any]:
-        """What is in memory, as plain values: keys and scores by reward, the least recently used first."""
+    def state(self, rewards: Iterable[Reward]) -> CacheState:
+        """Return the scores of these rewards that are in memory."""
         owners = {self._prefix(reward): reward.name for reward in rewards}
         with self._lock:
             entries = [
@@ -114,8 +134,8 @@ class Cache:
             "values": [value for _, _, value in entries],
         }
 
-    def restore(self, state: Mapping[str, Any], rewards: Iterable[Reward]) -> None:
-        """Take up what `state` gave; scores of rewards that are not there any more are left out."""
+    def restore(self, state: CacheState, rewards: Iterable[Reward]) -> None:
+        """Take up a `state`; scores of rewards that are not there any more are left out."""
         prefixes = {reward.name: self._prefix(reward) for reward in rewards}
         size = len(state["keys"]) // max(len(state["values"]), 1)
         with self._lock:
@@ -124,52 +144,32 @@ class Cache:
                 if prefix is not None:
                     self._memory[prefix + state["keys"][i * size : (i + 1) * size]] = _score(value)
 
-    def _recall(self, whole: Key | None) -> Score | None:
-        if whole is None or whole not in self._memory:
-            return None
-        self._memory.move_to_end(whole)
-        return self._memory[whole]
-
-    def _whole(self, reward: Reward, key: Key | None) -> Key | None:
-        """A row's key for one reward; a reward that cannot be told apart between runs gets a key for this one."""
-        return None if key is None else self._prefix(reward) + key
-
     def _prefix(self, reward: Reward) -> bytes:
-        return self._known(reward)[1] or id(reward).to_bytes(PREFIX, "big")
+        """Return the start of a reward's keys; a reward that cannot be told apart between runs gets one for this run."""
+        return self._fingerprint(reward) or id(reward).to_bytes(PREFIX, "big")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def _fingerprint(self, reward: Reward) -> bytes | None:
+        if id(reward) not in self._fingerprints:
+            # The reward is held, so its id stays its own.
+            self._fingerprints[id(reward)] = (reward, fingerprint(reward))
+        return self._fingerprints[id(reward)][1]
+
+    def __getstate__(self) -> dict[str, object]:
         return {"max_entries": self.max_entries, "path": self.path}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-    def _is_lasting(self, reward: Reward) -> bool:
-        return self.path is not None and self._known(reward)[1] is not None
-
-    def _known(self, reward: Reward) -> tuple[Reward, bytes | None]:
-        if id(reward) not in self._prints:
-            self._prints[id(reward)] = (
-                reward,
-                fingerprint(reward),
-            )  # the reward is held, so its id stays its own
-        return self._prints[id(reward)]
-
-
-def _read(file: sqlite3.Connection, key: Key | None) -> Score | None:
-    found = file.execute("SELECT value FROM scores WHERE key = ?", (key,)).fetchone()
-    return None if found is None else _score(found[0])
 
 
 def _score(value: float | None) -> Score:
-    """A kept score; None stands for a reward that does not apply."""
+    """Return a kept score; None stands for a reward that does not apply."""
     return Score(None, "not_applicable") if value is None else Score(value)
 
 
-class _opened:
+class _ScoreFile:
     """The file of scores for one operation; several processes may use it."""
 
-    def __init__(self, path: Path | None) -> None:
-        assert path is not None
+    def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, timeout=30.0)
 
     def __enter__(self) -> sqlite3.Connection:
@@ -178,7 +178,9 @@ class _opened:
         )
         return self._connection
 
-    def __exit__(self, kind: Any, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self._connection.commit()
         self._connection.close()

@@ -1,8 +1,8 @@
-"""A reward: any callable `f(completions, ...)` that gives one number or None per completion.
+"""A reward: any callable `f(completions, ...)` that returns one number or None per completion.
 
 `Reward` wraps a callable with what the rest of Covey needs to know of it: a name, the arguments that it asks for,
-whether it is a coroutine. It passes only what the signature names (or everything to `**kwargs`), and turns what comes
-back into scores, or into an error that names the reward, what was expected and what came.
+whether it is a coroutine, its options. It passes only what the signature names (or everything to `**kwargs`), and turns
+what comes back into scores, or into an error that names the reward, what was expected and what came.
 """
 
 from __future__ import annotations
@@ -12,22 +12,47 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from covey.errors import RewardError
-from covey.rewards.batch import RESERVED, Notes, RewardBatch
-from covey.rewards.failure import Failure
-from covey.rewards.names import DECORATED, reward_name
-from covey.rewards.options import RewardOptions
+from covey.rewards.batch import RESERVED
+from covey.rewards.options import DECORATED, RewardOptions, reward_name
 from covey.types import Score
 
+RewardFunction = Callable[..., Any]
+"""Called by keyword with what its signature names; returns one number or None per completion."""
+F = TypeVar("F", bound=RewardFunction)
+V = TypeVar("V")
+
 NOT_FINITE = "is not a finite number"
-"""How the reason of a failure ends that the reward itself did not explain."""
+"""End of the reason of a failure that the reward itself did not explain."""
+
+
+class Failure(float):
+    """NaN with a reason. A reward returns it where it could not judge a completion, and that is not the policy's fault.
+
+    The sample is left out; it does not count as 0. To other libraries it is a plain NaN.
+
+        >>> scores = [1.0, Failure("the judge did not answer"), 0.0]
+    """
+
+    reason: str
+
+    def __new__(cls, reason: str) -> Failure:
+        failure = super().__new__(cls, math.nan)
+        failure.reason = reason
+        return failure
+
+    def __reduce__(self) -> tuple[type[Failure], tuple[str]]:
+        return Failure, (self.reason,)
+
+    def __repr__(self) -> str:
+        return f"Failure({self.reason!r})"
 
 
 @dataclass(eq=False)
 class Reward:
-    """A callable and what is known of it. It is itself a plain reward function.
+    """A callable, its name, options and arguments. It is itself a plain reward function.
 
     `names` are the arguments it asks for; `required` those without a default; `takes_all` says that it has `**kwargs`
     and gets everything.
@@ -36,10 +61,10 @@ class Reward:
         RewardError: it cannot be called by keyword, or its options ask for what cannot be kept.
     """
 
-    function: Callable[..., Any]
+    function: RewardFunction
     name: str
     options: RewardOptions = None  # type: ignore[assignment]
-    """Under what terms it takes part; by default those that the function brings along."""
+    """Terms under which it takes part; by default those that the function brings along."""
     names: frozenset[str] = field(init=False)
     required: frozenset[str] = field(init=False)
     takes_all: bool = field(init=False)
@@ -51,13 +76,16 @@ class Reward:
         self.names = frozenset(by_name)
         self.required = frozenset(n for n, p in by_name.items() if p.default is p.empty)
         self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self.is_async = _is_async(self.function)
+        function = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            type(function).__call__
+        )
         if self.options is None:
             self.options = options_of(self.function)
-        self._check_place()
         self.__name__ = self.name
 
-    def _check_place(self) -> None:
         options = self.options
         if self.is_async and options.where != "inline":
             raise RewardError(
@@ -69,8 +97,13 @@ class Reward:
                 "function. Use where='process' (killed at the deadline), 'thread' (given up, runs on) or 'sandbox'."
             )
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether it runs in the caller's own thread."""
+        return self.options.where == "inline" and not self.is_async
+
     def missing_columns(self, columns: Iterable[str]) -> list[str]:
-        """Required arguments that neither Covey nor the dataset provides.
+        """Return the required arguments that neither Covey nor the dataset provides.
 
         A callable may know better than its signature says, and have a method `missing_columns` of its own.
         """
@@ -79,20 +112,16 @@ class Reward:
         asked = getattr(self.function, "missing_columns", None)
         return sorted(missing | set(asked(columns) if asked is not None else ()))
 
-    def __call__(self, **arguments: Any) -> Any:
-        """Call the function with those of the arguments that it asks for; a coroutine function gives a coroutine."""
+    def __call__(self, **arguments: object) -> object:
+        """Call the function with those of the arguments that it asks for; a coroutine function returns a coroutine."""
         return self.function(**self.wanted(arguments))
 
-    def wanted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the arguments that the function asks for: what its signature names, or all for `**kwargs`."""
+    def wanted(self, arguments: Mapping[str, V]) -> dict[str, V]:
+        """Return those of the arguments that the function asks for: what its signature names, or all for `**kwargs`."""
         return {name: value for name, value in arguments.items() if self.takes_all or name in self.names}
 
-    def call(self, batch: RewardBatch, notes: Notes) -> Any:
-        """Call the function with what it asks for of a batch."""
-        return self(**batch.arguments(notes))
-
-    def scores(self, result: Any, expected: int) -> list[Score]:
-        """What a call gave, as scores.
+    def scores(self, result: object, expected: int) -> list[Score]:
+        """Return the result of a call as scores.
 
         Raises:
             RewardError: wrong container, wrong length, or a value that is neither a number nor None.
@@ -100,8 +129,8 @@ class Reward:
         values = self.values(result, expected)
         return [self.score(value, row) for row, value in enumerate(values)]
 
-    def values(self, result: Any, expected: int) -> Sequence[Any]:
-        """What a call gave, as a sequence of the right length; what it holds is not looked at.
+    def values(self, result: object, expected: int) -> Sequence[object]:
+        """Return the result of a call as a sequence of the right length; its elements are not looked at.
 
         Raises:
             RewardError: wrong container or wrong length.
@@ -122,8 +151,8 @@ class Reward:
             )
         return result
 
-    def score(self, value: Any, row: int) -> Score:
-        """One value as a score; NaN and infinities are failures.
+    def score(self, value: object, row: int) -> Score:
+        """Return one value as a score; NaN and infinities are failures.
 
         Raises:
             RewardError: neither a number nor None.
@@ -144,20 +173,57 @@ class Reward:
         return Score(number)
 
 
-def options_of(function: Any, **given: Any) -> RewardOptions:
-    """The terms of a function: what it says of itself, what its decorator says, what is given here."""
+@overload
+def reward(function: RewardFunction, /, *, name: str | None = None, **options: object) -> Reward: ...
+@overload
+def reward(function: None = None, /, *, name: str | None = None, **options: object) -> Callable[[F], F]: ...
+def reward(
+    function: RewardFunction | None = None, /, *, name: str | None = None, **options: object
+) -> Reward | Callable[[F], F]:
+    """Give a reward its terms, as a decorator or as a call.
+
+        @reward(weight=0.5, tasks="code", requires="format")
+        def tidy(completions, **_):
+            return [...]
+
+        Mixture(ThinkFormat(), reward(Countdown(), weight=2.0, tasks={"countdown"}))
+
+    A decorated function stays a plain function that any trainer can call. The call form returns a new `Reward` beside the
+    function, so one function can take part twice under different terms.
+
+    Args:
+        name: its name in metrics.
+        options: those of `RewardOptions`.
+
+    Raises:
+        RewardError: an option that does not exist or cannot be kept.
+    """
+    if function is not None:
+        return Reward(function, name or reward_name(function), options_of(function, **options))
+
+    def decorate(decorated: F) -> F:
+        called = name or reward_name(decorated)
+        setattr(decorated, DECORATED, (called, options_of(decorated, **options)))
+        Reward(decorated, called)  # raises now what a mixture would raise later
+        return decorated
+
+    return decorate
+
+
+def options_of(function: RewardFunction, **given: object) -> RewardOptions:
+    """Return the options of a function: its own, over them those of its decorator, over them those given here."""
     if isinstance(function, Reward):
         base = function.options
     elif getattr(function, DECORATED, None) is not None:
         base = getattr(function, DECORATED)[1]
     else:
         base = RewardOptions(pure=getattr(function, "pure", False) is True)
-    said = {field.name: getattr(base, field.name) for field in fields(base)}
-    return RewardOptions.of(reward_name(function), **{**said, **given})
+    own = {field.name: getattr(base, field.name) for field in fields(base)}
+    return RewardOptions.of(reward_name(function), **{**own, **given})
 
 
-def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
-    """The arguments that are still open: those bound by a partial are the user's business."""
+def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:
+    """Return the arguments that are still open: those bound by a partial are the user's business."""
     if not callable(function):
         raise RewardError(
             f"Reward {name!r} is {_describe(function)}, which cannot be called. A reward is a function, a coroutine "
@@ -178,12 +244,6 @@ def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
     return parameters
 
 
-def _is_async(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"

@@ -1,11 +1,12 @@
-"""Under what terms a reward takes part in a mixture: which rows, what weight, after which gate, with which deadline."""
+"""Name and terms of a reward in a mixture: which rows, what weight, after which gate, with which deadline."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from covey.errors import RewardError
 from covey.rewards.schedules import Weight
@@ -22,8 +23,13 @@ A coroutine function runs on an event loop; at the deadline it is cancelled wher
 
 Scope = Literal["sample", "group"]
 OnError = Literal["raise", "missing", "zero"] | float
+Requires = str | tuple[str, float] | Iterable[str | tuple[str, float]] | None
+"""Gates as users write them: names of rewards, or (name, least value)."""
 Row = Mapping[str, Any]
 """A dataset row as `when` sees it: its columns, and `prompt`."""
+
+DECORATED = "reward_options"
+"""The attribute in which `@reward` leaves (name, options)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class RewardOptions:
 
     @classmethod
     def of(cls, name: str, **given: Any) -> RewardOptions:
-        """Options as users write them, checked.
+        """Return options as users write them, checked.
 
         Raises:
             RewardError: an option that does not exist, a value that is none of its values, or a deadline that could not
@@ -70,8 +76,10 @@ class RewardOptions:
                 f"Reward {name!r}: there is no option {', '.join(map(repr, unknown))}. Options are "
                 f"{', '.join(sorted(known))}."
             )
-        if "tasks" in given:
-            given["tasks"] = _tasks(given["tasks"])
+        if given.get("tasks") is not None:
+            given["tasks"] = frozenset(
+                {given["tasks"]} if isinstance(given["tasks"], str) else given["tasks"]
+            )
         if "requires" in given:
             given["requires"] = _gates(name, given["requires"])
         options = cls(**given)
@@ -79,10 +87,7 @@ class RewardOptions:
         return options
 
     def _check(self, name: str) -> None:
-        for option, choices in (
-            ("where", ("inline", "thread", "process", "sandbox")),
-            ("scope", ("sample", "group")),
-        ):
+        for option, choices in (("where", get_args(Where)), ("scope", get_args(Scope))):
             if getattr(self, option) not in choices:
                 raise RewardError(
                     f"Reward {name!r}: {option}={getattr(self, option)!r}; {option} is one of {', '.join(choices)}."
@@ -91,9 +96,6 @@ class RewardOptions:
             raise RewardError(
                 f"Reward {name!r}: on_error={self.on_error!r}; it is 'raise', 'missing', 'zero' or a number."
             )
-        self._check_deadlines(name)
-
-    def _check_deadlines(self, name: str) -> None:
         for option in ("timeout", "sample_timeout"):
             seconds = getattr(self, option)
             if seconds is not None and not (_is_finite(seconds) and seconds > 0):
@@ -111,16 +113,42 @@ class RewardOptions:
             )
 
 
-def _tasks(tasks: str | Iterable[str] | None) -> frozenset[str] | None:
-    if tasks is None:
-        return None
-    return frozenset({tasks} if isinstance(tasks, str) else tasks)
+def reward_name(function: object) -> str:
+    """Return the name of a reward in metrics and records.
+
+    That of its decorator; its `name` or `__name__`; of a partial that of the function inside; of an object that of its
+    class.
+    """
+    decorated = getattr(function, DECORATED, None)
+    if decorated is not None:
+        return str(decorated[0])
+    while isinstance(function, functools.partial):
+        function = function.func
+    for attribute in ("name", "__name__"):
+        name = getattr(function, attribute, None)
+        if isinstance(name, str) and name:
+            return "lambda" if name == "<lambda>" else name
+    return type(function).__name__
 
 
-def _gates(name: str, requires: Any) -> tuple[tuple[str, float], ...]:
-    """One gate or several, each a name or (name, least value), as pairs; a bare name must be above 0."""
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Return `a, a_2, b` for `a, a, b`, so that no two rewards share a metric."""
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        taken.add(candidate)
+        unique.append(candidate)
+    return unique
+
+
+def _gates(name: str, requires: Requires) -> tuple[tuple[str, float], ...]:
+    """Return one gate or several, each a name or (name, least value), as pairs; a bare name must be above 0."""
     is_pair = isinstance(requires, tuple) and len(requires) == 2 and not isinstance(requires[1], str | tuple)
-    listed = [requires] if isinstance(requires, str) or is_pair else list(requires or ())
+    listed: Any = [requires] if isinstance(requires, str) or is_pair else list(requires or ())
     gates = []
     for gate in listed:
         gate_name, least = (gate, math.ulp(0.0)) if isinstance(gate, str) else gate
@@ -132,5 +160,5 @@ def _gates(name: str, requires: Any) -> tuple[tuple[str, float], ...]:
     return tuple(gates)
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.rules.extract import Source, answers, check_sources
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
@@ -48,7 +48,7 @@ ALLOWED: dict[str, re.Pattern[str]] = {
 class ReasoningGym:
     """1.0 for a right answer to a reasoning-gym item, else 0.0.
 
-    The rows come from `covey.tasks.reasoning_gym.reasoning_gym_rows`. Needs the package reasoning-gym.
+    The rows come from `covey.tasks.reasoning_gym_rows.reasoning_gym_rows`. Needs the package reasoning-gym.
 
     Args:
         partial: give reasoning-gym's own score instead. Several families pay 0.01 to 0.25 for any text.

@@ -1,18 +1,18 @@
-"""Which rewards apply to which rows, and which gates hold."""
+"""Routes and gates: the rows that a reward applies to, and those that its gates let through."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from covey.errors import RewardError
 from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
+from covey.rewards.options import Row
 from covey.types import Score
 
 
 def applicable_rows(reward: Reward, batch: RewardBatch, task_column: str) -> list[int]:
-    """The rows that a reward applies to, by its options `tasks`, `present` and `when`.
+    """Return the rows that a reward applies to, by its options `tasks`, `present` and `when`.
 
     Raises:
         RewardError: a column that decides is missing, or `when` raised.
@@ -26,12 +26,12 @@ def applicable_rows(reward: Reward, batch: RewardBatch, task_column: str) -> lis
         values = _column(batch, options.present, reward, "present")
         rows = [row for row in rows if values[row] is not None]
     if options.when is not None:
-        rows = [row for row in rows if _asked(reward, batch, row)]
+        rows = [row for row in rows if _holds(reward, options.when, batch, row)]
     return rows
 
 
 def gate_score(reward: Reward, row: int, scored: Mapping[str, Sequence[Score]]) -> Score | None:
-    """What a row scores without being run: gated, or failed with its gate; None where all gates hold.
+    """Return the score of a row that is not run: gated, or failed with its gate; None where all gates hold.
 
     A gate that does not apply to the row is no gate for it.
     """
@@ -45,7 +45,7 @@ def gate_score(reward: Reward, row: int, scored: Mapping[str, Sequence[Score]]) 
 
 
 def in_waves(rewards: Sequence[Reward]) -> list[list[Reward]]:
-    """Rewards in the order in which they can be run: first those without a gate, then those whose gates are done.
+    """Return rewards in the order in which they can be run: first those without a gate, then those whose gates are done.
 
     Raises:
         RewardError: a gate that is no reward of the mixture, or gates in a circle.
@@ -72,21 +72,20 @@ def in_waves(rewards: Sequence[Reward]) -> list[list[Reward]]:
 
 
 def groups_of(batch: RewardBatch) -> list[list[int]]:
-    """Rows by group. Without group ids, neighbours with the same prompt are one group."""
-    if batch.group_ids:
-        keys: list[Any] = list(batch.group_ids)
-    else:
+    """Return the rows of each group. Without group ids, neighbours with the same prompt are one group."""
+    keys = batch.group_ids
+    if not keys:
         keys, number = [], 0
         for row, prompt in enumerate(batch.prompts):
             number += row > 0 and prompt != batch.prompts[row - 1]
             keys.append(number)
-    groups: dict[Any, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for row, key in enumerate(keys):
         groups.setdefault(key, []).append(row)
     return list(groups.values())
 
 
-def _column(batch: RewardBatch, name: str, reward: Reward, option: str) -> list[Any]:
+def _column(batch: RewardBatch, name: str, reward: Reward, option: str) -> Sequence[object]:
     if name not in batch.columns:
         raise RewardError(
             f"Reward {reward.name!r} is routed by {option!r}, which needs the column {name!r}; the rows have "
@@ -95,13 +94,13 @@ def _column(batch: RewardBatch, name: str, reward: Reward, option: str) -> list[
     return batch.columns[name]
 
 
-def _asked(reward: Reward, batch: RewardBatch, row: int) -> bool:
-    assert reward.options.when is not None
+def _holds(reward: Reward, when: Callable[[Row], bool], batch: RewardBatch, row: int) -> bool:
+    """Return what the predicate `when` says of a row."""
     seen = {name: values[row] for name, values in batch.columns.items()}
     if batch.prompts:
         seen["prompt"] = batch.prompts[row]
     try:
-        return bool(reward.options.when(seen))
+        return bool(when(seen))
     except Exception as error:
         raise RewardError(
             f"Reward {reward.name!r}: its predicate `when` raised {type(error).__name__}: {error}, for the row "

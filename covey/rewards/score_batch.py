@@ -2,169 +2,141 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
-from covey.rewards.batch import Notes, RewardBatch
-from covey.rewards.cache import Cache, Key, row_keys
+from covey.rewards.batch import CallCounts, Notes, RewardBatch, RewardTable
+from covey.rewards.cache import Key, RewardCache, row_keys
 from covey.rewards.contract import Reward
-from covey.rewards.execution.guarded import Scored, call_guarded
+from covey.rewards.execution.guarded import call_guarded
 from covey.rewards.routing import applicable_rows, gate_score, groups_of, in_waves
+from covey.rewards.schedules import Weight, progress_of, weight_at
 from covey.types import Score
 
 NOT_APPLICABLE = Score(None, "not_applicable")
 
 
-@dataclass
-class Column:
-    """What one reward gave a batch."""
-
-    scores: list[Score]
-    num_run: int = 0
-    """Samples that the function was asked for, or that the cache answered for."""
-    num_errors: int = 0
-    num_timeouts: int = 0
-    num_faults: int = 0
-    """Samples that it could not judge: it raised, took too long, or said that it failed."""
-    num_cached: int = 0
-    """Samples answered without a call: known before, or equal to another one of the batch."""
-    seconds: float = 0.0
-
-    def add(self, scored: Scored) -> None:
-        self.num_errors += scored.num_errors
-        self.num_timeouts += scored.num_timeouts
-        self.seconds += scored.seconds
-
-
-@dataclass
-class Evaluation:
-    """All columns of a batch, and what the rewards noted."""
-
-    columns: dict[str, Column] = field(default_factory=dict)
-    notes: Notes = field(default_factory=lambda: Notes(0))
-
-    @property
-    def scores(self) -> dict[str, list[Score]]:
-        return {name: column.scores for name, column in self.columns.items()}
-
-
 def score_batch(
-    rewards: Sequence[Reward], batch: RewardBatch, task_column: str = "task", cache: Cache | None = None
-) -> Evaluation:
+    rewards: Sequence[Reward],
+    batch: RewardBatch,
+    task_column: str = "task",
+    cache: RewardCache | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> RewardTable:
     """Score a batch.
 
     Rewards without gates run first: coroutines, threads and processes side by side, and the inline ones meanwhile, in
     the caller's own thread. Those behind gates follow, on the rows that their gates let through.
 
+    Args:
+        weights: weights that replace those of the rewards, by name.
+
     Raises:
         RewardError: a reward raised or broke the contract, and does not say otherwise.
     """
-    evaluation = Evaluation(notes=Notes(len(batch)))
+    done: dict[str, _RewardRun] = {}
+    notes = Notes(len(batch))
     for wave in in_waves(rewards):
-        plans = [_Plan(reward, batch, task_column, evaluation.scores) for reward in wave]
-        tasks = [functools.partial(plan.run, cache) for plan in plans]
-        parts = _side_by_side(tasks, [_is_inline(reward) for reward in wave])
-        for reward, (column, notes) in zip(wave, parts, strict=True):
-            evaluation.columns[reward.name] = column
-            evaluation.notes.take(notes, [[row] for row in range(len(batch))])
-    evaluation.columns = {r.name: evaluation.columns[r.name] for r in rewards}
-    return evaluation
+        scored = {name: run.scores for name, run in done.items()}
+        runs = [_RewardRun(reward, batch, task_column, scored) for reward in wave]
+        waiting = [_in_background(run, cache) for run in runs if not run.reward.is_inline]
+        for run in runs:
+            if run.reward.is_inline:
+                run.run(cache)
+        for future in waiting:
+            future.result()
+        for run in runs:
+            done[run.reward.name] = run
+            notes.take(run.notes, [[row] for row in range(len(batch))])
+
+    replaced: Mapping[str, Weight] = weights or {}
+    tasks = batch.columns.get(task_column) or [None] * len(batch)
+    progress = progress_of(batch.trainer_state)
+    return RewardTable(
+        scores={r.name: done[r.name].scores for r in rewards},
+        weights={
+            r.name: [weight_at(replaced.get(r.name, r.options.weight), task, progress) for task in tasks]
+            for r in rewards
+        },
+        extras=notes.extras,
+        metrics=notes.metrics,
+        optional=frozenset(r.name for r in rewards if r.options.optional),
+        counts={r.name: done[r.name].counts for r in rewards},
+    )
 
 
-def _is_inline(reward: Reward) -> bool:
-    return reward.options.where == "inline" and not reward.is_async
-
-
-def _side_by_side(
-    tasks: Sequence[Callable[[], tuple[Column, Notes]]], inline: Sequence[bool]
-) -> list[tuple[Column, Notes]]:
-    """Run tasks; those that are not inline start at once in threads, where they only wait.
-
-    The threads are daemons: when a task raises, nobody waits for the others.
-    """
-    waiting = {i: _in_background(task) for i, task in enumerate(tasks) if not inline[i]}
-    done = {i: task() for i, task in enumerate(tasks) if inline[i]}
-    return [done[i] if i in done else waiting[i].result() for i in range(len(tasks))]
-
-
-def _in_background(task: Callable[[], tuple[Column, Notes]]) -> Future[tuple[Column, Notes]]:
-    future: Future[tuple[Column, Notes]] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(task())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="covey-rewards", daemon=True).start()
-    return future
-
-
-class _Plan:
-    """One reward and the rows that it is run for."""
+class _RewardRun:
+    """One reward on one batch: the rows that it is run for, and what comes back."""
 
     def __init__(
         self, reward: Reward, batch: RewardBatch, task_column: str, scored: Mapping[str, Sequence[Score]]
     ) -> None:
-        self.reward = reward
-        self.batch = batch
+        self.reward, self.batch = reward, batch
         applicable = applicable_rows(reward, batch, task_column)
         gated = {row: gate_score(reward, row, scored) for row in applicable}
-        self.scores: list[Score] = [NOT_APPLICABLE] * len(batch)
-        for row, score in gated.items():
-            self.scores[row] = score or NOT_APPLICABLE
         self.rows = [row for row in applicable if gated[row] is None]
+        self.scores = [gated.get(row) or NOT_APPLICABLE for row in range(len(batch))]
+        self.counts, self.notes = CallCounts(num_run=len(self.rows)), Notes(len(batch))
 
-    def run(self, cache: Cache | None) -> tuple[Column, Notes]:
-        column, notes = Column(self.scores, num_run=len(self.rows)), Notes(len(self.batch))
+    def run(self, cache: RewardCache | None) -> None:
+        """Call the function, once for all rows or as often as its options ask for."""
+        for asked, targets in self._calls(cache):
+            is_whole = asked == list(range(len(self.batch)))
+            started = time.perf_counter()
+            scores, notes = call_guarded(
+                self.reward, self.batch if is_whole else self.batch.select(asked), self.counts
+            )
+            self.counts.seconds += time.perf_counter() - started
+            for score, rows in zip(scores, targets, strict=True):
+                self.counts.num_faults += len(rows) if score.error is not None else 0
+                for row in rows:
+                    self.scores[row] = score
+            self.notes.take(notes, targets)
+
+    def _calls(self, cache: RewardCache | None) -> Iterator[tuple[list[int], list[list[int]]]]:
+        """Yield the rows that each call is asked for, and for each of them the rows that its score holds for."""
         if not self.rows:
-            return column, notes
+            return
         if self.reward.options.scope == "group":
-            self._run_groups(column, notes)
-        elif self.reward.options.pure:
-            self._run_once_each(column, notes, cache)
-        else:
-            self._run_rows(column, notes, [[row] for row in self.rows])
-        return column, notes
+            # Each group whole, siblings behind a closed gate included; their scores stay what the gate made them.
+            wanted = set(self.rows)
+            for group in groups_of(self.batch):
+                if wanted.intersection(group):
+                    yield group, [[row] if row in wanted else [] for row in group]
+            return
+        if not self.reward.options.pure:
+            yield self.rows, [[row] for row in self.rows]
+            return
 
-    def _run_groups(self, column: Column, notes: Notes) -> None:
-        """Each group whole, siblings behind a closed gate included; their scores stay what the gate made them."""
-        wanted = set(self.rows)
-        for group in groups_of(self.batch):
-            if wanted.intersection(group):
-                kept = [[row] if row in wanted else [] for row in group]
-                self._call(column, notes, group, kept)
-
-    def _run_once_each(self, column: Column, notes: Notes, cache: Cache | None) -> None:
-        """Rows with the same content once, and none that the cache knows."""
+        # Rows with the same content once, and none that the cache knows.
         keys = row_keys(self.reward, self.batch.select(self.rows))
         known = cache.get(self.reward, keys) if cache else [None] * len(keys)
-        places: dict[Key | int, list[int]] = {}
+        targets: dict[Key | int, list[int]] = {}
         for row, key, score in zip(self.rows, keys, known, strict=True):
             if score is not None:
-                column.scores[row] = score
+                self.scores[row] = score
             else:
-                places.setdefault(row if key is None else key, []).append(row)
-        column.num_cached = len(self.rows) - len(places)
-        if places:
-            self._run_rows(column, notes, list(places.values()))
-        if cache:
-            found = {key: column.scores[rows[0]] for key, rows in places.items() if isinstance(key, bytes)}
+                targets.setdefault(row if key is None else key, []).append(row)
+        self.counts.num_cached = len(self.rows) - len(targets)
+        if targets:
+            yield [rows[0] for rows in targets.values()], list(targets.values())
+        if cache:  # the scores are there once the caller asks for the next call
+            found = {key: self.scores[rows[0]] for key, rows in targets.items() if isinstance(key, bytes)}
             cache.put(self.reward, found)
 
-    def _run_rows(self, column: Column, notes: Notes, places: list[list[int]]) -> None:
-        self._call(column, notes, [rows[0] for rows in places], places)
 
-    def _call(self, column: Column, notes: Notes, asked: list[int], places: list[list[int]]) -> None:
-        """Call the reward for the rows `asked`; what it says of the i-th holds for all of `places[i]`."""
-        whole = asked == list(range(len(self.batch)))
-        scored = call_guarded(self.reward, self.batch if whole else self.batch.select(asked))
-        for score, rows in zip(scored.scores, places, strict=True):
-            column.num_faults += len(rows) if score.error is not None else 0
-            for row in rows:
-                column.scores[row] = score
-        column.add(scored)
-        notes.take(scored.notes, places)
+def _in_background(run: _RewardRun, cache: RewardCache | None) -> Future[None]:
+    """Start a run in a thread, where it only waits; a daemon, so that nobody waits for it when another one raises."""
+    future: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            run.run(cache)
+            future.set_result(None)
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="covey-rewards", daemon=True).start()
+    return future

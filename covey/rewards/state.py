@@ -1,64 +1,68 @@
-"""What rewards remember between batches: what a checkpoint keeps of them.
+"""Memory of rewards between batches, as a checkpoint keeps it.
 
-A reward has a memory where its object has both `state_dict()`, which gives plain values and tensors, and
+A reward has a memory where its object has both `state_dict()`, which returns plain values and tensors, and
 `load_state_dict(state)`; for a method, the object that it belongs to. The memory of a reward in a process of its own is
 there, out of reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Protocol, cast
 
 from covey.errors import warn
-from covey.rewards.contract import Reward
+from covey.rewards.contract import Reward, RewardFunction
 
 
-def states_of(rewards: Iterable[Reward]) -> dict[str, Any]:
-    """The state of each reward that has a memory, by name."""
-    return {name: keeper.state_dict() for name, keeper in _keepers(rewards).items()}
+class Stateful(Protocol):
+    """An object with a memory."""
+
+    def state_dict(self) -> object: ...
+    def load_state_dict(self, state: object, /) -> object: ...
 
 
-def restore(rewards: Iterable[Reward], states: Mapping[str, Any]) -> list[str]:
-    """Give rewards their states back; returns, for people, those that found none and those that nobody took."""
-    keepers = _keepers(rewards)
-    for name in keepers.keys() & states.keys():
-        keepers[name].load_state_dict(states[name])
+def states_of(rewards: Iterable[Reward]) -> dict[str, object]:
+    """Return the state of each reward that has a memory, by name."""
+    return {name: owner.state_dict() for name, owner in _within_reach(rewards).items()}
+
+
+def restore(rewards: Iterable[Reward], states: Mapping[str, object]) -> list[str]:
+    """Give rewards their states back; return, for people, the rewards that found none and the states that nobody took."""
+    owners = _within_reach(rewards)
+    for name in owners.keys() & states.keys():
+        owners[name].load_state_dict(states[name])
     new = [
         f"reward {name!r} has no state and starts without memory"
-        for name in sorted(keepers.keys() - states.keys())
+        for name in sorted(owners.keys() - states.keys())
     ]
     gone = [
         f"there is the state of a reward {name!r}, and this run has no such reward with a memory"
-        for name in sorted(states.keys() - keepers.keys())
+        for name in sorted(states.keys() - owners.keys())
     ]
     return new + gone
 
 
 def warn_of_forgetting(rewards: Iterable[Reward]) -> None:
-    """Say which rewards have a memory that checkpoints cannot keep."""
+    """Warn of each reward whose memory checkpoints cannot keep."""
+    rewards = list(rewards)
+    kept = _within_reach(rewards)
     for reward in rewards:
-        if keeper_of(reward.function) is not None and not _is_in_reach(reward):
+        if memory_of(reward.function) is not None and reward.name not in kept:
             warn(
                 f"Reward {reward.name!r} has a state_dict, and where={reward.options.where!r} keeps its state in another "
                 "process: checkpoints do not have it. Run it inline or in a thread."
             )
 
 
-def _keepers(rewards: Iterable[Reward]) -> dict[str, Any]:
-    found = {r.name: keeper_of(r.function) for r in rewards if _is_in_reach(r)}
-    return {name: keeper for name, keeper in found.items() if keeper is not None}
-
-
-def _is_in_reach(reward: Reward) -> bool:
-    return reward.options.where in ("inline", "thread")
-
-
-def keeper_of(function: Callable[..., Any]) -> Any:
-    """The object that keeps a reward's memory; None for a reward without one."""
+def memory_of(function: RewardFunction) -> Stateful | None:
+    """Return the object that keeps a reward's memory; None for a reward without one."""
     for candidate in (function, getattr(function, "__self__", None)):
-        if callable(getattr(candidate, "state_dict", None)) and callable(
-            getattr(candidate, "load_state_dict", None)
-        ):
-            return candidate
+        if all(callable(getattr(candidate, name, None)) for name in ("state_dict", "load_state_dict")):
+            return cast(Stateful, candidate)
     return None
+
+
+def _within_reach(rewards: Iterable[Reward]) -> dict[str, Stateful]:
+    """Return the memories in this process, by the reward's name."""
+    found = {r.name: memory_of(r.function) for r in rewards if r.options.where in ("inline", "thread")}
+    return {name: memory for name, memory in found.items() if memory is not None}

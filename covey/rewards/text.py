@@ -1,52 +1,40 @@
-"""What a completion says, as text, whether it came as text or as messages of a chat."""
+"""Text of prompts and completions, whether they came as text or as messages of a chat."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from covey.types import PromptContent
+from covey.types import PromptContent, message_text
 
 CLOSE_THINK = "</think>"
 
 
-def text_of(completion: Any) -> str:
-    """The text of a completion: itself, or what the assistant's messages say.
+def text_of(completion: object) -> str:
+    """Return the text of a completion: itself, or that of the assistant's messages.
 
-    Content that comes in parts, as multimodal chats have it, counts with its text parts.
+    Content that comes in parts, as multimodal chats have it, counts with its text parts. What is neither text nor
+    messages has the empty text.
     """
     if isinstance(completion, str):
         return completion
     if isinstance(completion, dict):
-        return _content(completion)
+        return message_text(completion)
     if isinstance(completion, list | tuple):
-        said = [m for m in completion if isinstance(m, dict) and m.get("role", "assistant") == "assistant"]
-        return "\n".join(_content(m) for m in said)
+        messages = (m for m in completion if isinstance(m, dict))
+        return "\n".join(message_text(m) for m in messages if m.get("role", "assistant") == "assistant")
     return ""
 
 
-def last_text_of(prompt: Any) -> str:
-    """The last thing that a prompt says: itself, or the content of its last message."""
+def last_text_of(prompt: object) -> str:
+    """Return the end of a prompt: itself, or the text of its last message."""
     if isinstance(prompt, list | tuple):
-        return text_of([{**m, "role": "assistant"} for m in prompt[-1:] if isinstance(m, dict)])
+        return text_of(prompt[-1]) if prompt and isinstance(prompt[-1], dict) else ""
     return text_of(prompt)
 
 
 def without_reasoning(completion: PromptContent) -> PromptContent:
-    """The completion after its last `</think>`; whole where there is none."""
+    """Return the completion after its last `</think>`; whole where there is none."""
     if isinstance(completion, str):
         return completion.rpartition(CLOSE_THINK)[2].lstrip() if CLOSE_THINK in completion else completion
-    return [{**m, "content": without_reasoning(_content(m))} if _has_text(m) else m for m in completion]
-
-
-def _has_text(message: dict[str, Any]) -> bool:
-    return isinstance(message.get("content"), str)
-
-
-def _content(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list | tuple):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(t for t in texts if isinstance(t, str))
-    return ""
+    return [
+        {**m, "content": without_reasoning(m["content"])} if isinstance(m.get("content"), str) else m
+        for m in completion
+    ]

@@ -7,7 +7,6 @@ prompts, never completions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -157,22 +156,6 @@ def pass_at_k(count: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(count - correct, k) / math.comb(count, k)
 
 
-def pass_at_k_interval(
-    outcomes: Sequence[Sequence[float | bool]], k: int, confidence: float = 0.95, resamples: int = 2000
-) -> Interval:
-    """pass@k over prompts, each with its own number of completions, with a bootstrap interval over prompts.
-
-    Prompts with fewer than k completions are left out.
-    """
-    kept = [pass_at_k(len(o), sum(map(bool, o)), k) for o in outcomes if len(o) >= k]
-    return bootstrap_interval(kept, confidence=confidence, resamples=resamples)
-
-
-def average_at_k(outcomes: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:
-    """avg@k: the mean over a prompt's completions, averaged over prompts, with a bootstrap interval over prompts."""
-    return bootstrap_interval([float(np.mean(o)) for o in outcomes if len(o)], confidence=confidence)
-
-
 def mcnemar(only_a: int, only_b: int) -> float:
     """Exact two-sided p-value of McNemar's test: of the pairs that differ, how uneven is the split?
 
@@ -242,6 +225,8 @@ def _sign_flips(differences: Floats, resamples: int, seed: int) -> float:
     block = max(1, 4_000_000 // differences.size)
     extreme = 0
     for start in range(0, resamples, block):
-        signs = generator.integers(0, 2, (min(block, resamples - start), differences.size)) * 2.0 - 1.0
-        extreme += int((np.abs(signs @ differences) >= observed - margin).sum())
+        # 32 bits give the numbers that 64 do, in half of the time.
+        bits = generator.integers(0, 2, (min(block, resamples - start), differences.size), dtype=np.int32)
+        sums = 2.0 * (bits.astype(np.float64) @ differences) - differences.sum()
+        extreme += int((np.abs(sums) >= observed - margin).sum())
     return (extreme + 1) / (resamples + 1)

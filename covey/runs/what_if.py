@@ -17,22 +17,24 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, RewardError, warn
+from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
-from covey.rewards.evaluate import evaluate
+from covey.rewards.mixture import Mixture
 from covey.runs import Run
+from covey.runs.record.jsonl import Json
 from covey.runs.record.regroup import regroup
 from covey.score.advantages import has_spread, rows_of
-from covey.score.estimators import BASELINES, Outcomes, estimator
-from covey.score.scorer import reward_batch
+from covey.score.estimators import Outcomes, estimator
 from covey.score.shaping import Shaping, shaped_totals
-from covey.types import Completion, Group, Prompt, Score
+from covey.types import AdvantageEstimator, Aggregation, Group, LossType, Scale, Score
+from covey.update.reduction import Reduction, Totals, row_weights
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,12 +43,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 CHOICES: dict[str, Sequence[str]] = {
-    "advantage_estimator": ("grpo", *BASELINES),
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "scale_rewards": ("group", "batch", "none"),
-    "loss_type": tuple(LOSS_TYPES),
+    "advantage_estimator": get_args(AdvantageEstimator),
+    "multi_objective_aggregation": get_args(Aggregation),
+    "scale_rewards": get_args(Scale),
+    "loss_type": get_args(LossType),
 }
-"""What the settings can say that decide about advantages and weights."""
+"""Values of the settings that decide about advantages and weights."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,19 @@ class WhatIf:
     """Weights by reward name; rewards that are not named keep theirs."""
     rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Functions that take the place of recorded rewards, or stand beside them under a new name with weight 1."""
-    advantage_estimator: str | None = None
-    multi_objective_aggregation: str | None = None
-    scale_rewards: str | None = None
+    advantage_estimator: AdvantageEstimator | None = None
+    multi_objective_aggregation: Aggregation | None = None
+    scale_rewards: Scale | None = None
     truncated_reward: float | None = None
     truncated_in_baseline: bool | None = None
-    loss_type: str | None = None
+    loss_type: LossType | None = None
     mask_truncated_completions: bool | None = None
     drop_groups_without_spread: bool = False
     """Leave groups without spread out of the loss and its totals, as dynamic sampling does."""
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoredRows:
     """Rows under one way of scoring; one value per completion."""
 
     totals: Floats
@@ -87,8 +89,8 @@ class Rescored:
 
     keys: Mapping[str, NDArray[Any]]
     """step, group, index, row, tokens."""
-    before: Scoring
-    after: Scoring
+    before: ScoredRows
+    after: ScoredRows
     skipped: int = 0
     """Completions left out, because a changed reward needs texts and these were not recorded."""
 
@@ -98,10 +100,11 @@ class Rescored:
         return self.before.advantages * self.after.advantages < 0
 
     def summary(self) -> dict[str, float]:
-        """The change in numbers."""
+        """Return the change in numbers."""
+        a, b = self.before.advantages, self.after.advantages
+        is_constant = a.size < 2 or not a.std() or not b.std()
         n = max(1, len(self.flips))
-        starts = (self.before.advantages == 0) & (self.after.advantages != 0)
-        stops = (self.before.advantages != 0) & (self.after.advantages == 0)
+        starts, stops = (a == 0) & (b != 0), (a != 0) & (b == 0)
         return {
             "completions": len(self.flips),
             "skipped": self.skipped,
@@ -113,11 +116,11 @@ class Rescored:
             "signal_share_after": self._signal_share(self.after),
             "loss_before": self._mean_loss(self.before),
             "loss_after": self._mean_loss(self.after),
-            "correlation": _correlation(self.before.advantages, self.after.advantages),
+            "correlation": 0.0 if is_constant else float(np.corrcoef(a, b)[0, 1]),
         }
 
     def frame(self) -> pd.DataFrame:
-        """One row per completion: keys, totals, advantages and pulls before and after, `flips`."""
+        """Return one row per completion: keys, totals, advantages and pulls before and after, `flips`."""
         import pandas as pd
 
         columns: dict[str, Any] = dict(self.keys)
@@ -126,14 +129,14 @@ class Rescored:
             columns[f"{name}_after"] = getattr(self.after, name)
         return pd.DataFrame(columns | {"flips": self.flips})
 
-    def _signal_share(self, scoring: Scoring) -> float:
-        """Share of the groups in which any completion has an advantage."""
-        rows = rows_of(self.keys["step"].astype(np.int64) * 1_000_003 + self.keys["group"].astype(np.int64))
-        return float(np.mean([np.any(scoring.advantages[r] != 0) for r in rows])) if rows else 0.0
+    def _signal_share(self, scored: ScoredRows) -> float:
+        """Return the share of the groups in which any completion has an advantage."""
+        groups = rows_of(self.keys["step"].astype(np.int64) * 1_000_003 + self.keys["group"].astype(np.int64))
+        return float(np.mean([np.any(scored.advantages[r] != 0) for r in groups])) if groups else 0.0
 
-    def _mean_loss(self, scoring: Scoring) -> float:
+    def _mean_loss(self, scored: ScoredRows) -> float:
         steps = rows_of(self.keys["step"])
-        return float(np.mean([scoring.loss[r].sum() for r in steps])) if steps else 0.0
+        return float(np.mean([scored.loss[r].sum() for r in steps])) if steps else 0.0
 
 
 def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None = None) -> Rescored:
@@ -159,7 +162,9 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
             skipped += rows.num_rows
             continue
         replaced = _run_again(functions, groups) if functions else {}
-        parts.append((_keys(rows), _as_recorded(rows, how.before), _rescored(rows, how, replaced)))
+        recorded = _weighed(rows, how.before, _floats(rows, "total"), _floats(rows, "advantage"))
+        keys = {name: rows[name].to_numpy() for name in _KEYS}
+        parts.append((keys, recorded, _rescored(rows, how, replaced)))
     if how.has_varying_weights and (what_if.weights or what_if.rewards):
         warn(
             f"The weights of run {run.name!r} vary by task or over time. A changed weight is taken for a change of the one "
@@ -180,8 +185,8 @@ _KEYS = ("step", "group", "index", "row", "tokens")
 class _How:
     """The settings before and after, with the weights of every reward."""
 
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
+    before: Json
+    after: Json
     old_weights: Mapping[str, float]
     new_weights: Mapping[str, float]
     drops_groups: bool
@@ -204,11 +209,15 @@ _DEFAULTS = {
 
 
 def _how(what_if: WhatIf, run: Run) -> _How:
-    """The changes laid over what was recorded."""
+    """Return the settings and weights of the record with the changes laid over them.
+
+    Raises:
+        ConfigError: a reward or a value that does not exist.
+    """
     unknown = sorted(set(what_if.weights) - set(run.rewards) - set(what_if.rewards))
     if unknown:
         raise ConfigError(f"Run {run.name!r} has no reward {unknown[0]!r}; it has: {', '.join(run.rewards)}.")
-    before = {name: run.settings.get(name, default) for name, default in _DEFAULTS.items()}
+    before: Json = {name: run.settings.get(name, default) for name, default in _DEFAULTS.items()}
     if isinstance(before["scale_rewards"], bool):
         before["scale_rewards"] = "group" if before["scale_rewards"] else "none"
     changes = {
@@ -229,7 +238,7 @@ def _how(what_if: WhatIf, run: Run) -> _How:
 
 
 def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
-    """The completions that were scored together, round by round. A round never crosses two segments."""
+    """Yield the completions that were scored together, round by round. A round never crosses two segments."""
     for table in run.group_tables():
         numbers = table["step"].to_numpy()
         edges = [int(i) for i in np.flatnonzero(np.diff(numbers, prepend=-1))]
@@ -251,15 +260,11 @@ def _run_again(functions: Sequence[Reward], groups: Sequence[Group]) -> dict[str
                 f"Reward {reward.name!r} asks for the column {missing[0]!r}, which the recorded rows do not have. They "
                 f"have: {', '.join(sorted(columns)) or 'none'}."
             )
-    return evaluate(functions, {r.name: 1.0 for r in functions}, reward_batch(groups)).scores
+    return Mixture(*functions).score(RewardBatch.of_groups(groups)).scores
 
 
-def _as_recorded(rows: pa.Table, settings: Mapping[str, Any]) -> Scoring:
-    return _weighed(rows, settings, _floats(rows, "total"), _floats(rows, "advantage"))
-
-
-def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]) -> Scoring:
-    """The rows of one round, scored the other way."""
+def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]) -> ScoredRows:
+    """Return the rows of one round, scored the other way."""
     names, settings = list(how.new_weights), how.after
     old, new = _columns(rows, names, {}), _columns(rows, names, replaced)
     totals = _new_totals(rows, how, old, new)
@@ -279,7 +284,7 @@ def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]
 
 @dataclass(frozen=True)
 class _Columns:
-    """What rewards gave, one column per reward."""
+    """Scores of a round, one column per reward."""
 
     values: Floats
     """NaN for none; a gated score is 0."""
@@ -291,7 +296,7 @@ def _columns(rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequen
     failed = np.zeros((rows.num_rows, len(names)), dtype=bool)
     for k, name in enumerate(names):
         if name in replaced:
-            values[:, k] = [_value(score.value, score.status) for score in replaced[name]]
+            values[:, k] = [score.counted for score in replaced[name]]
             failed[:, k] = [score.status == "failed" for score in replaced[name]]
         elif f"score/{name}" in rows.column_names:
             status = np.array(rows[f"status/{name}"].to_pylist(), dtype=object)
@@ -300,12 +305,8 @@ def _columns(rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequen
     return _Columns(values, failed)
 
 
-def _value(value: float | None, status: str) -> float:
-    return 0.0 if status == "gated" else np.nan if value is None else value
-
-
 def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floats:
-    """Totals after the change: what changed is added to what was recorded.
+    """Return the totals after the change: what changed is added to what was recorded.
 
     So the weights of the other rewards may have varied by task or over time. A failure that did not take its completion
     out when it was recorded (the reward is optional) does not now.
@@ -325,38 +326,26 @@ def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floa
 
 def _weighed(
     rows: pa.Table,
-    settings: Mapping[str, Any],
+    settings: Json,
     totals: Floats,
     advantages: Floats,
     drops_groups: bool = False,
-) -> Scoring:
-    """Losses and pulls from advantages, by the token weights of the loss."""
-    from covey.update.reduction import Reduction, Totals, row_weights
-    from covey.update.samples import Sample  # with torch, which nothing else here needs
-
+) -> ScoredRows:
+    """Return losses and pulls from advantages, by the token weights of the loss."""
     lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)
     is_masked = _is_truncated(rows) & bool(settings["mask_truncated_completions"])
     kept = np.ones(len(lengths), dtype=bool)
     for r in rows_of(ids) if drops_groups else ():
         kept[r] = has_spread(totals[r])
-    samples = [
-        Sample(
-            Prompt("", (), seed_key=(int(g),)),
-            Completion((0,) * int(n), (), "", "stop"),
-            float(a),
-            int(g),
-            not m,
-        )
-        for g, n, a, m in zip(ids[kept], lengths[kept], advantages[kept], is_masked[kept], strict=True)
-    ]
     limit = int(settings["max_completion_length"] or max(1, lengths.max(initial=1)))
     reduction = Reduction(
         LOSS_TYPES[settings["loss_type"]].reduction, limit, settings["truncated_in_denominator"]
     )
+    counts = lengths[kept].tolist(), (~is_masked[kept]).tolist(), ids[kept].tolist()
     weights = np.zeros(len(lengths))
-    weights[kept] = row_weights(reduction, samples, Totals.of(samples, reduction.truncated))
+    weights[kept] = row_weights(reduction, *counts, Totals.of(*counts, reduction.truncated))
     terms = weights * np.where(is_masked, 0, lengths) * advantages
-    return Scoring(totals, advantages, np.abs(terms), -terms)
+    return ScoredRows(totals, advantages, np.abs(terms), -terms)
 
 
 def _floats(rows: pa.Table, name: str) -> Floats:
@@ -367,21 +356,10 @@ def _is_truncated(rows: pa.Table) -> NDArray[np.bool_]:
     return np.array([finish == "length" for finish in rows["finish"].to_pylist()], dtype=bool)
 
 
-def _keys(rows: pa.Table) -> dict[str, NDArray[Any]]:
-    return {name: rows[name].to_numpy() for name in _KEYS}
-
-
 def _group_ids(rows: pa.Table) -> NDArray[np.int64]:
     return rows["group"].to_numpy().astype(np.int64)
 
 
-def _joined(parts: Sequence[Scoring]) -> Scoring:
+def _joined(parts: Sequence[ScoredRows]) -> ScoredRows:
     names = ("totals", "advantages", "pulls", "loss")
-    return Scoring(*(np.concatenate([getattr(p, name) for p in parts] or [np.empty(0)]) for name in names))
-
-
-def _correlation(a: Floats, b: Floats) -> float:
-    """Correlation of two columns; 0 where one of them is constant."""
-    if a.size < 2 or not a.std() or not b.std():
-        return 0.0
-    return float(np.corrcoef(a, b)[0, 1])
+    return ScoredRows(*(np.concatenate([getattr(p, name) for p in parts] or [np.empty(0)]) for name in names))

@@ -1,9 +1,9 @@
-"""How completions are drawn: everything an engine needs to know, as one value."""
+"""Everything that decides how completions are sampled, as one value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from covey.errors import ConfigError
@@ -33,7 +33,7 @@ FIXED = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn.
+    """Settings of one round of sampling, checked once.
 
     Raises:
         ConfigError: a number with which nothing can be drawn, or an empty stop string.
@@ -69,32 +69,25 @@ class Sampling:
     seed: int = 0
     """The run's seed."""
     step: tuple[int, ...] = (0,)
-    """What tells this round of sampling from others to the random numbers."""
+    """Part of the key of the random numbers: tells this round of sampling from others."""
     greedy: bool = False
     """Take the most probable token; the random numbers are not used."""
 
     def __post_init__(self) -> None:
-        _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1")
-        above_zero = 0.0 < self.temperature < float("inf")
-        _check(
-            "temperature",
-            self.temperature,
-            above_zero,
-            "positive; for the most probable token, sample greedily",
-        )
-        _check("top_p", self.top_p, 0.0 <= self.top_p <= 1.0, "between 0 and 1; 1 for all tokens")
-        _check("min_p", self.min_p, 0.0 <= self.min_p <= 1.0, "between 0 and 1; 0 for all tokens")
-        _check("top_k", self.top_k, self.top_k >= 0, "a number of tokens; 0 for all")
-        penalty = self.repetition_penalty
-        _check("repetition_penalty", penalty, 0.0 < penalty < float("inf"), "positive; 1 for none")
-        fits = 0 <= self.min_new_tokens <= self.max_new_tokens
-        _check(
-            "min_new_tokens",
-            self.min_new_tokens,
-            fits,
-            f"between 0 and max_new_tokens, {self.max_new_tokens}",
-        )
-        _check("no_repeat_ngram_size", self.no_repeat_ngram_size, self.no_repeat_ngram_size >= 0, "0 or more")
+        infinity, fewest = float("inf"), f"between 0 and max_new_tokens, {self.max_new_tokens}"
+        greedily = "positive; for the most probable token, sample greedily"
+        for name, is_right, expected in (
+            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+            ("temperature", 0.0 < self.temperature < infinity, greedily),
+            ("top_p", 0.0 <= self.top_p <= 1.0, "between 0 and 1; 1 for all tokens"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "between 0 and 1; 0 for all tokens"),
+            ("top_k", self.top_k >= 0, "a number of tokens; 0 for all"),
+            ("repetition_penalty", 0.0 < self.repetition_penalty < infinity, "positive; 1 for none"),
+            ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, fewest),
+            ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "0 or more"),
+        ):
+            if not is_right:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be {expected}.")
         if "" in self.stop_strings:
             raise ConfigError(
                 f"stop_strings is {list(self.stop_strings)!r}, with an empty text. Every text has that in it, so each completion "
@@ -121,11 +114,6 @@ class Sampling:
         )
 
 
-def _check(name: str, value: float, is_right: bool, expected: str) -> None:
-    if not is_right:
-        raise ConfigError(f"{name} is {value}; it must be {expected}.")
-
-
 @dataclass(frozen=True)
 class GenerationOptions:
     """The part of `generation_kwargs` that is not a field of GRPOConfig."""
@@ -136,19 +124,19 @@ class GenerationOptions:
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     no_repeat_ngram_size: int = 0
     stop_strings: tuple[str, ...] = ()
-    eos_token_id: tuple[int, ...] = field(default=())
+    eos_token_id: tuple[int, ...] = ()
     """More ids that end a completion."""
 
 
 def generation_options(
-    given: Mapping[str, Any] | None, own: Mapping[str, Any], setting: str = "generation_kwargs"
+    given: Mapping[str, object] | None, own: Mapping[str, float | None], setting: str = "generation_kwargs"
 ) -> GenerationOptions:
     """Read `generation_kwargs`.
 
     Args:
         given: the user's options.
         own: values of GRPOConfig's own sampling fields, by field name; a different value in `given` is a conflict.
-        setting: what errors call the options.
+        setting: name of the options in errors.
 
     Raises:
         ConfigError: an unknown option, one that GRPO decides itself, or one that contradicts a field.
@@ -157,9 +145,14 @@ def generation_options(
     options: dict[str, Any] = {}
     for name, value in (given or {}).items():
         if name in known:
-            options[name] = _frozen(name, value)
+            options[name] = _normalised(name, value)
         elif name in OWN_NAMES:
-            _check_agrees(name, value, own, setting)
+            ours = OWN_NAMES[name]
+            if value != own[ours]:
+                raise ConfigError(
+                    f"{setting} sets {name}={value!r} and GRPOConfig has {ours}={own[ours]!r}. Set it in one place: "
+                    f"{ours}={value!r}."
+                )
         elif name in FIXED:
             if value != FIXED[name]:
                 raise ConfigError(
@@ -173,19 +166,10 @@ def generation_options(
     return GenerationOptions(**options)
 
 
-def _check_agrees(name: str, value: Any, own: Mapping[str, Any], setting: str) -> None:
-    ours = OWN_NAMES[name]
-    if value != own[ours]:
-        raise ConfigError(
-            f"{setting} sets {name}={value!r} and GRPOConfig has {ours}={own[ours]!r}. Set it in one place: {ours}={value!r}."
-        )
-
-
-def _frozen(name: str, value: Any) -> Any:
+def _normalised(name: str, value: Any) -> int | tuple[object, ...]:
+    """Return a hashable value: a number for the two limits, a tuple for everything else."""
     if name == "bad_words_ids":
         return tuple(tuple(int(i) for i in word) for word in value)
     if name in ("min_new_tokens", "no_repeat_ngram_size"):
         return int(value or 0)
-    if isinstance(value, str | int):
-        return (value,)
-    return tuple(value or ())
+    return (value,) if isinstance(value, str | int) else tuple(value or ())

@@ -1,14 +1,14 @@
-"""The advantage estimator that the settings name."""
+"""The advantage estimators by their names in the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.score.advantages import Floats, Scale, gdpo_advantages, group_advantages
+from covey.score.advantages import Floats, gdpo_advantages, group_advantages
 from covey.score.baselines import (
     leave_one_out_advantages,
     maxrl_advantages,
@@ -17,42 +17,55 @@ from covey.score.baselines import (
     reinforce_pp_advantages,
     rloo_advantages,
 )
+from covey.score.shaping import Shaping, shaped_totals
+from covey.types import AdvantageEstimator, Aggregation, Scale, ScoredGroup
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the rewards say of completions side by side."""
+    """Scores of completions side by side, as arrays."""
 
     values: Floats
-    """Before the weights, NaN where a reward has no say. Shape (completions, rewards)."""
+    """Before the weights, NaN where a reward has none. Shape (completions, rewards)."""
     weights: Floats
-    """What each value is multiplied with. Shape (completions, rewards)."""
+    """Factor of each value. Shape (completions, rewards)."""
     totals: Floats
-    """The reward that is judged; NaN leaves the completion out, whatever its values. Shape (completions,)."""
+    """Weighted sums after shaping; NaN leaves the completion out, whatever its values. Shape (completions,)."""
     groups: NDArray[np.int64]
     """Id of the prompt. Shape (completions,)."""
     lengths: Floats
     """Tokens that the policy wrote. Shape (completions,)."""
 
-    def of(self, rows: NDArray[np.intp]) -> Outcomes:
-        """Those of some completions."""
-        return Outcomes(
-            self.values[rows], self.weights[rows], self.totals[rows], self.groups[rows], self.lengths[rows]
-        )
-
     @classmethod
-    def of_groups(cls, groups: Sequence[Outcomes], rewards: int) -> Outcomes:
-        """Those of several groups, one after another, with ids from 0; there may be none."""
-        none = cls(
-            np.zeros((0, rewards)), np.zeros((0, rewards)), np.zeros(0), np.zeros(0, np.int64), np.zeros(0)
+    def of(cls, scored: Sequence[ScoredGroup], names: Sequence[str], shaping: Shaping) -> Outcomes:
+        """Return the outcomes of scored groups, one group after another, with ids from 0; there may be none.
+
+        Args:
+            names: of the rewards, in the order of the columns.
+        """
+        sizes = [len(s.totals) for s in scored]
+        completions = [c for s in scored for c in s.group.completions]
+        # (rewards, completions) until transposed, so that no groups and no rewards have their shapes too
+        values = [[s.scores[name][i].counted for s in scored for i in range(len(s.totals))] for name in names]
+        weights = [np.repeat([s.weights[name] for s in scored], sizes) for name in names]
+        shape = (len(names), len(completions))
+        penalties = [p for s in scored for p in s.penalties or (0.0,) * len(s.totals)]
+        return cls(
+            values=np.asarray(values, dtype=np.float64).reshape(shape).T,
+            weights=np.asarray(weights, dtype=np.float64).reshape(shape).T,
+            totals=shaped_totals(
+                np.asarray([t for s in scored for t in s.totals], dtype=np.float64),
+                [c.is_truncated for c in completions],
+                shaping,
+                penalties,
+            ),
+            groups=np.repeat(np.arange(len(scored), dtype=np.int64), sizes),
+            lengths=np.asarray([sum(c.loss_mask) for c in completions], dtype=np.float64),
         )
-        numbered = [replace(g, groups=np.full(len(g.totals), n, np.int64)) for n, g in enumerate(groups)]
-        parts = [none, *numbered]
-        return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
     @classmethod
     def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
-        """Those of several ranks, one after another; equal ids of different ranks are different groups."""
+        """Return the outcomes of several ranks, one after another; equal ids of different ranks are different groups."""
         return cls(
             values=np.concatenate([p.values for p in parts]),
             weights=np.concatenate([p.weights for p in parts]),
@@ -65,7 +78,7 @@ class Outcomes:
 Estimator = Callable[[Outcomes], Floats]
 """Outcomes → one advantage per completion."""
 
-BASELINES: dict[str, Estimator] = {
+BASELINES: dict[AdvantageEstimator, Estimator] = {
     "rloo": lambda o: rloo_advantages(o.totals, o.groups),
     "leave_one_out": lambda o: leave_one_out_advantages(o.totals, o.groups),
     "maxrl": lambda o: maxrl_advantages(o.totals, o.groups),
@@ -77,9 +90,9 @@ BASELINES: dict[str, Estimator] = {
 
 
 def estimator(
-    name: str = "grpo", aggregation: str = "sum_then_normalize", scale: Scale = "group"
+    name: AdvantageEstimator = "grpo", aggregation: Aggregation = "sum_then_normalize", scale: Scale = "group"
 ) -> Estimator:
-    """The estimator of a run.
+    """Return the estimator of a run.
 
     Args:
         name: `grpo`, or one of `BASELINES`.
@@ -88,11 +101,11 @@ def estimator(
     """
     if name != "grpo":
         return BASELINES[name]
-    if aggregation == "normalize_then_sum":
-        return _gdpo
-    return lambda o: group_advantages(o.totals, o.groups, scale)
+    if aggregation == "sum_then_normalize":
+        return lambda o: group_advantages(o.totals, o.groups, scale)
 
+    def gdpo(outcomes: Outcomes) -> Floats:
+        values = np.where(np.isnan(outcomes.totals)[:, None], np.nan, outcomes.values)
+        return gdpo_advantages(values, outcomes.weights, outcomes.groups)
 
-def _gdpo(outcomes: Outcomes) -> Floats:
-    values = np.where(np.isnan(outcomes.totals)[:, None], np.nan, outcomes.values)
-    return gdpo_advantages(values, outcomes.weights, outcomes.groups)
+    return gdpo

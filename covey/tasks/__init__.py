@@ -7,12 +7,10 @@ and no wording ever moves one across.
 
 from covey.tasks.code import code_reward, code_rows
 from covey.tasks.countdown import countdown_reward, countdown_rows
-from covey.tasks.mixture import mixed_rows
-from covey.tasks.routing import ForTask
-from covey.tasks.text import text_rows
+from covey.tasks.friendly_text import text_rows
+from covey.tasks.mixed import mixed_rows
 
 __all__ = [
-    "ForTask",
     "code_reward",
     "code_rows",
     "countdown_reward",

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from covey.tasks.blocks import closing_block
-from covey.tasks.expression import Expression, ExpressionError, parse
+from covey.rewards.rules.arithmetic import Expression, ExpressionError, parse_expression
+from covey.rewards.rules.blocks import closing_block
+from covey.rewards.text import text_of
 from covey.tasks.levels import level_of
 from covey.tasks.split import Split, draw_distinct
+from covey.types import PromptContent
 
 HEADER = "def f(x):"
 OPERATORS = "+-*"
+MAX_DIGITS = 12
+"""Of a number in a program."""
 
 PROBES = tuple(range(7))
 """Inputs whose outputs tell any two functions of up to six steps apart: those are polynomials of degree 6 at most."""
@@ -30,20 +33,16 @@ LEVELS = {"easy": (2, 2), "medium": (2, 3), "hard": (3, 5)}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that a function does to its running value."""
+class CodeStep:
+    """One operation of a function on its running value."""
 
     verb: str
     """A key of `VERBS`."""
     operand: int | str
     """An integer, or the argument `x`."""
 
-    @property
-    def phrase(self) -> str:
-        return f"{self.verb} {self.operand}"
-
     def apply(self, value: int, x: int) -> int:
-        """The running value after this step."""
+        """Return the running value after this step."""
         operand = x if self.operand == "x" else int(self.operand)
         if self.verb == "add":
             return value + operand
@@ -55,23 +54,23 @@ class Step:
 
 
 VERBS = {"add": 12, "subtract": 12, "multiply by": 5, "subtract it from": 20}
-"""What a step does, and the largest integer that it does it with."""
+"""Operations by name, each with the largest integer that it is drawn with."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodePuzzle:
     """The steps of a function of x, and the inputs that it is tested with."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[CodeStep, ...]
     inputs: tuple[int, ...]
 
     @property
     def key(self) -> tuple[int, ...]:
-        """What the function computes: two wordings of the same function are the same puzzle."""
+        """Outputs of the function: two wordings of the same function are the same puzzle."""
         return tuple(self.output(x) for x in PROBES)
 
     def output(self, x: int) -> int:
-        """What the function gives for `x`."""
+        """Compute the function at `x`."""
         value = x
         for step in self.steps:
             value = step.apply(value, x)
@@ -82,9 +81,9 @@ class CodePuzzle:
         """A correct program."""
         return f"{HEADER} return {render(self.steps)}"
 
-    def row(self) -> dict[str, Any]:
-        """The puzzle as a row of a dataset."""
-        wanted = ", ".join(step.phrase for step in self.steps)
+    def row(self) -> dict[str, object]:
+        """Return the puzzle as a row of a dataset."""
+        wanted = ", ".join(f"{step.verb} {step.operand}" for step in self.steps)
         return {
             "prompt": [{"role": "user", "content": f"Write f(x): take x, {wanted}."}],
             "task": "code",
@@ -95,7 +94,7 @@ class CodePuzzle:
 def code_puzzles(
     count: int, *, seed: int = 0, split: Split = "train", level: str = "medium"
 ) -> list[CodePuzzle]:
-    """`count` different functions of one level and one split.
+    """Draw `count` different functions of one level and one split.
 
     Raises:
         DatasetError: an unknown level or split, or more functions than the level has.
@@ -106,23 +105,23 @@ def code_puzzles(
 
 def code_rows(
     count: int, *, seed: int = 0, split: Split = "train", level: str = "medium"
-) -> list[dict[str, Any]]:
-    """Rows with `prompt`, `task` and `tests` (pairs of input and output); see `code_puzzles`."""
+) -> list[dict[str, object]]:
+    """Draw rows with `prompt`, `task` and `tests` (pairs of input and output); see `code_puzzles`."""
     return [puzzle.row() for puzzle in code_puzzles(count, seed=seed, split=split, level=level)]
 
 
 def code_reward(
-    completions: Sequence[Any], tests: Sequence[Sequence[Sequence[int]] | None], **_: Any
+    completions: Sequence[PromptContent], tests: Sequence[Sequence[Sequence[int]] | None], **_: object
 ) -> list[float | None]:
     """1 where `<code>` holds a program of the language that passes all tests, 0 otherwise, None for rows without tests."""
     return [
-        None if pairs is None else float(passes(closing_block(completion, "code"), pairs))
+        None if pairs is None else float(passes(closing_block(text_of(completion), "code"), pairs))
         for completion, pairs in zip(completions, tests, strict=True)
     ]
 
 
 def passes(program: str | None, tests: Sequence[Sequence[int]]) -> bool:
-    """Whether `program` is of the language and gives the expected output for every input."""
+    """Return whether `program` is of the language and gives the expected output for every input."""
     if program is None:
         return False
     try:
@@ -133,7 +132,7 @@ def passes(program: str | None, tests: Sequence[Sequence[int]]) -> bool:
 
 
 def parse_program(program: str) -> Expression:
-    """The expression that `def f(x): return <expression>` returns; the body may stand on a line of its own.
+    """Read the expression that `def f(x): return <expression>` returns; the body may stand on a line of its own.
 
     Raises:
         ExpressionError: anything else.
@@ -141,11 +140,14 @@ def parse_program(program: str) -> Expression:
     header, returns, body = program.partition("return")
     if header.rstrip(" \t\n") != HEADER or not returns or body[:1] not in (" ", "("):
         raise ExpressionError(f"a program reads {HEADER!r} return <expression>")
-    return parse(body, operators=OPERATORS)
+    expression = parse_expression(body, OPERATORS)
+    if any(number >= 10**MAX_DIGITS for number in expression.numbers):
+        raise ExpressionError(f"a number of more than {MAX_DIGITS} digits")
+    return expression
 
 
 def draw_puzzle(rng: Random, fewest: int, most: int) -> CodePuzzle:
-    """A function of `fewest` to `most` steps that is not constant."""
+    """Draw a function of `fewest` to `most` steps that is not constant."""
     while True:
         steps = tuple(_draw_step(rng) for _ in range(rng.randint(fewest, most)))
         puzzle = CodePuzzle(steps, tuple(rng.sample(range(-5, 11), NUM_TESTS)))
@@ -153,25 +155,22 @@ def draw_puzzle(rng: Random, fewest: int, most: int) -> CodePuzzle:
             return puzzle
 
 
-def _draw_step(rng: Random) -> Step:
+def _draw_step(rng: Random) -> CodeStep:
     verb = rng.choice(tuple(VERBS))
     if verb != "subtract it from" and rng.random() < 0.15:
-        return Step(verb, "x")
-    return Step(verb, rng.randint(2 if verb == "multiply by" else 1, VERBS[verb]))
+        return CodeStep(verb, "x")
+    return CodeStep(verb, rng.randint(2 if verb == "multiply by" else 1, VERBS[verb]))
 
 
-def render(steps: Sequence[Step]) -> str:
-    """The steps as one expression with no more parentheses than it needs."""
+def render(steps: Sequence[CodeStep]) -> str:
+    """Write the steps as one expression with no more parentheses than it needs."""
     text, is_sum = "x", False
     for step in steps:
+        operand = f"({text})" if is_sum else text
         if step.verb == "multiply by":
-            text, is_sum = f"{_wrapped(text, is_sum)}*{step.operand}", False
+            text, is_sum = f"{operand}*{step.operand}", False
         elif step.verb == "subtract it from":
-            text, is_sum = f"{step.operand}-{_wrapped(text, is_sum)}", True
+            text, is_sum = f"{step.operand}-{operand}", True
         else:
             text, is_sum = f"{text}{'+' if step.verb == 'add' else '-'}{step.operand}", True
     return text
-
-
-def _wrapped(text: str, is_sum: bool) -> str:
-    return f"({text})" if is_sum else text

@@ -15,7 +15,9 @@ from typing import Any, Literal
 from covey.errors import DatasetError
 
 Shape = Literal["gsm8k", "mbpp", "humaneval"]
-Row = dict[str, Any]
+Row = dict[str, object]
+Source = Mapping[str, Any]
+"""A row of the dataset; its values have the types that the dataset's shape says."""
 
 COLUMNS = ("prompt", "task", "answer", "tests", "entry_point", "test_setup_code", "solution")
 
@@ -23,33 +25,43 @@ ANSWER_INSTRUCTION = "Think first, between <think> and </think>. Then give the f
 CODE_INSTRUCTION = "Give the whole program in one ```python block."
 
 
-def as_rows(dataset: Iterable[Mapping[str, Any]], shape: Shape | None = None, **options: Any) -> list[Row]:
-    """Rows of a dataset.
+def as_rows(dataset: Iterable[Source], shape: Shape | None = None, **options: object) -> list[Row]:
+    """Convert a dataset to rows.
 
     Args:
-        shape: what the dataset looks like; by default what its columns say.
+        shape: of the dataset; by default found from its columns.
         options: those of the shape's own function.
 
     Raises:
         DatasetError: columns of none of the shapes.
     """
-    return [_maker(row, shape)(row, **options) for row in dataset]
+    rows = []
+    for row in dataset:
+        shapes = {name: known for name, known in _SHAPES.items() if shape in (None, name)}
+        maker = next((maker for columns, maker in shapes.values() if columns <= set(row)), None)
+        if maker is None:
+            wanted = {name: sorted(columns) for name, (columns, _) in shapes.items()}
+            raise DatasetError(
+                f"A row has the columns {', '.join(sorted(row))}; expected {wanted or f'a known shape, not {shape!r}'}."
+            )
+        rows.append(maker(row, **options))
+    return rows
 
 
-def gsm8k_row(row: Mapping[str, Any], *, instruction: str = ANSWER_INSTRUCTION, task: str = "gsm8k") -> Row:
-    """A word problem; `answer` is the number after `####`."""
+def gsm8k_row(row: Source, *, instruction: str = ANSWER_INSTRUCTION, task: str = "gsm8k") -> Row:
+    """Build the row of a word problem; `answer` is the number after `####`."""
     final = str(row["answer"]).rpartition("####")[2].strip().replace(",", "")
-    return _row(_chat(row["question"], instruction), task, answer=final, solution=row["answer"])
+    return _row(row["question"], instruction, task=task, answer=final, solution=row["answer"])
 
 
 def mbpp_row(
-    row: Mapping[str, Any], *, instruction: str = CODE_INSTRUCTION, num_shown: int = 1, task: str = "mbpp"
+    row: Source, *, instruction: str = CODE_INSTRUCTION, num_shown: int = 1, task: str = "mbpp"
 ) -> Row:
-    """A function to write, with assertions.
+    """Build the row of a function to write, with assertions.
 
     Args:
-        num_shown: assertions that the prompt shows, so that the function's name is known. What is shown can be written
-            down as the answer; the others are for the reward alone.
+        num_shown: assertions that the prompt shows, so that the function's name is known. An assertion that is shown
+            can be written down as the answer; the others are for the reward alone.
     """
     question = row.get("text") or row["prompt"]
     tests = list(row["test_list"])
@@ -57,18 +69,16 @@ def mbpp_row(
     setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
     text = f"{question}\nYour code should pass tests like this one:\n{shown}" if shown else question
     return _row(
-        _chat(text, instruction), task, tests=tests, test_setup_code=setup or None, solution=row["code"]
+        text, instruction, task=task, tests=tests, test_setup_code=setup or None, solution=row["code"]
     )
 
 
-def humaneval_row(
-    row: Mapping[str, Any], *, instruction: str = CODE_INSTRUCTION, task: str = "humaneval"
-) -> Row:
-    """A function to complete, with a `check(candidate)` of assertions."""
-    text = f"Complete this function.\n```python\n{row['prompt'].rstrip()}\n```"
+def humaneval_row(row: Source, *, instruction: str = CODE_INSTRUCTION, task: str = "humaneval") -> Row:
+    """Build the row of a function to complete, with a `check(candidate)` of assertions."""
     return _row(
-        _chat(text, instruction),
-        task,
+        f"Complete this function.\n```python\n{row['prompt'].rstrip()}\n```",
+        instruction,
+        task=task,
         tests=[f"{row['test']}\ncheck(candidate)"],
         entry_point=row["entry_point"],
         solution=row["prompt"] + row["canonical_solution"],
@@ -82,19 +92,6 @@ _SHAPES: dict[Shape, tuple[frozenset[str], Callable[..., Row]]] = {
 }
 
 
-def _maker(row: Mapping[str, Any], shape: Shape | None) -> Callable[..., Row]:
-    for name, (columns, maker) in _SHAPES.items():
-        if columns <= set(row) and shape in (None, name):
-            return maker
-    wanted = {name: sorted(columns) for name, (columns, _) in _SHAPES.items() if shape in (None, name)}
-    raise DatasetError(
-        f"A row has the columns {', '.join(sorted(row))}; expected {wanted or f'a known shape, not {shape!r}'}."
-    )
-
-
-def _chat(text: str, instruction: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": f"{text}\n\n{instruction}".strip()}]
-
-
-def _row(prompt: Any, task: str, **columns: Any) -> Row:
-    return dict.fromkeys(COLUMNS) | {"prompt": prompt, "task": task} | columns
+def _row(text: str, instruction: str, **columns: object) -> Row:
+    prompt = [{"role": "user", "content": f"{text}\n\n{instruction}".strip()}]
+    return dict.fromkeys(COLUMNS) | {"prompt": prompt} | columns

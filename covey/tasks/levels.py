@@ -1,4 +1,4 @@
-"""How hard a task's puzzles are, by the name of a level."""
+"""Difficulty of a task's puzzles, by the name of a level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ L = TypeVar("L")
 
 
 def level_of(levels: Mapping[str, L], name: str) -> L:
-    """The level of this name.
+    """Return the level of this name.
 
     Raises:
         DatasetError: there is none.

@@ -1,4 +1,4 @@
-"""Which split a puzzle belongs to: decided by a hash of the puzzle itself, never by the seed that drew it."""
+"""Splits of puzzles, decided by a hash of the puzzle itself, never by the seed that drew it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HELD_OUT_SHARE = 0.2
 
 
 class Puzzle(Protocol):
-    """Something that can be asked, and the key that says when two of them ask the same."""
+    """A question, and the key by which two of them are the same."""
 
     @property
     def key(self) -> Hashable: ...
@@ -27,7 +27,7 @@ P = TypeVar("P", bound=Puzzle)
 
 
 def split_of(key: Hashable) -> Split:
-    """The split of everything that has this key; the same on every machine and in every Python."""
+    """Return the split of puzzles with this key; the same on every machine and in every Python."""
     digest = blake2b(repr(key).encode(), digest_size=8).digest()
     return "held_out" if int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64 else "train"
 
@@ -35,7 +35,7 @@ def split_of(key: Hashable) -> Split:
 def draw_distinct(
     draw: Callable[[Random], P], count: int, seed: str, split: Split, patience: int = 10_000
 ) -> list[P]:
-    """`count` different puzzles of one split, in the order in which `seed` draws them.
+    """Draw `count` different puzzles of one split, in the order in which `seed` draws them.
 
     Raises:
         DatasetError: an unknown split, or `patience` draws in a row without a new puzzle: there are no more.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.metrics import Ledger, Metric, merge
-from covey.runs.statistics import Interval, bootstrap_interval, pass_at_k, wilson_interval
+from covey.runs.accuracy import estimate_reward
 from covey.sample.engine import Engine, in_order
 from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling
-from covey.score.counts import completion_metrics
+from covey.score.score_metrics import completion_metrics
 from covey.score.scorer import Scorer
 from covey.types import Prompt, PromptContent, ScoredGroup
 
@@ -42,9 +42,9 @@ def sample_and_score(
     for first in range(0, len(prompts), size):
         part = prompts[first : first + size]
         sampled = in_order(part, engine.generate(part, group_size, settings))
-        judged, noted = scorer.judge(sampled, trainer_state)
+        scored, noted = scorer.run_rewards(sampled, trainer_state)
         metrics = merge(metrics, noted, completion_metrics(sampled))
-        groups += [j.scored for j in judged]
+        groups += scored
     return groups, metrics
 
 
@@ -131,46 +131,19 @@ def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]
     return numbers
 
 
-def interval_over_prompts(by_prompt: Sequence[Sequence[float]]) -> Interval | None:
-    """Mean over all values with its 95 % interval: Wilson's for one verdict per prompt, else a bootstrap over prompts.
-
-    Args:
-        by_prompt: the values of each prompt's completions; prompts without any are left out.
-
-    Returns:
-        None where there is no value at all.
-    """
-    kept = [list(values) for values in by_prompt if values]
-    if not kept:
-        return None
-    if all(len(values) == 1 for values in kept) and _are_verdicts(kept):
-        return wilson_interval(sum(v[0] for v in kept), len(kept))
-    return bootstrap_interval([sum(v) / len(v) for v in kept], [len(v) for v in kept])
-
-
-def passes_at(by_prompt: Sequence[Sequence[float]]) -> dict[int, float]:
-    """Unbiased pass@k for k = 1, 2, 4, ... up to the size of the groups, where all values are verdicts."""
-    kept = [list(values) for values in by_prompt if values]
-    size = min((len(values) for values in kept), default=0)
-    if size < 2 or not _are_verdicts(kept):
-        return {}
-    powers = [2**i for i in range(size.bit_length()) if 2**i <= size]
-    return {k: sum(pass_at_k(len(v), int(sum(v)), k) for v in kept) / len(kept) for k in powers}
-
-
 def _summary(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    numbers = _bounds("reward", [[t for t in s.totals if t is not None] for s in groups])
+    """Return bounds and pass@k of the total and of every reward; `reward` itself has no pass@k."""
+    columns = {"reward": [[t for t in s.totals if t is not None] for s in groups]}
     for name in dict.fromkeys(name for s in groups for name in s.scores):
-        by_prompt = [[x.value for x in s.scores[name] if x.value is not None] for s in groups]
-        numbers |= _bounds(f"rewards/{name}", by_prompt)
-        numbers |= {f"rewards/{name}/pass@{k}": value for k, value in passes_at(by_prompt).items()}
+        columns[f"rewards/{name}"] = [
+            [x.value for x in s.scores[name] if x.value is not None] for s in groups
+        ]
+    numbers: dict[str, float] = {}
+    for name, by_prompt in columns.items():
+        estimate = estimate_reward(by_prompt)
+        if estimate is None:
+            continue
+        numbers |= {f"{name}/low": estimate.interval.low, f"{name}/high": estimate.interval.high}
+        if name != "reward":
+            numbers |= {f"{name}/pass@{k}": value for k, value in estimate.pass_at.items()}
     return numbers
-
-
-def _bounds(name: str, by_prompt: Sequence[Sequence[float]]) -> dict[str, float]:
-    interval = interval_over_prompts(by_prompt)
-    return {} if interval is None else {f"{name}/low": interval.low, f"{name}/high": interval.high}
-
-
-def _are_verdicts(by_prompt: Sequence[Sequence[float]]) -> bool:
-    return all(value in (0.0, 1.0) for values in by_prompt for value in values)

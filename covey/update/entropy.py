@@ -15,14 +15,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from covey.metrics import Mean
 
 
+class BonusState(TypedDict):
+    """The part of a bonus that changes, as JSON holds it."""
+
+    coef: float
+    is_given: bool
+    seen: list[float]
+
+
 @dataclass(frozen=True)
 class Adaptation:
-    """How the coefficient follows the entropy."""
+    """Rule by which the coefficient follows the entropy."""
 
     target: float = 0.2
     """In nats."""
@@ -40,9 +48,12 @@ class EntropyBonus:
     """
 
     def __init__(self, coef: float, adaptation: Adaptation | None = None) -> None:
-        self.coef, self.adaptation = coef, adaptation
-        self.is_given = adaptation is None
-        self.seen = Mean(0.0, 0.0)
+        self.initial, self.adaptation = coef, adaptation
+        self.coef, self.is_given, self.seen = coef, adaptation is None, Mean(0.0, 0.0)
+
+    def restart(self) -> None:
+        """Go back to the beginning of a run."""
+        self.coef, self.is_given, self.seen = self.initial, self.adaptation is None, Mean(0.0, 0.0)
 
     @property
     def present(self) -> float:
@@ -51,15 +62,15 @@ class EntropyBonus:
 
     @property
     def is_used(self) -> bool:
-        """Whether any step may use a bonus."""
-        return self.adaptation is not None or self.coef != 0.0
+        """True where any step may use a bonus."""
+        return self.adaptation is not None or self.initial != 0.0
 
     def observe(self, entropy: Mean) -> None:
         """Take note of the entropy of a micro-batch of the present step."""
         self.seen = self.seen.merge(entropy)
 
     def next_step(self, gather: Callable[[Mean], list[Mean]]) -> None:
-        """Close an optimizer step: adapt to the mean entropy of its tokens on every rank.
+        """Close an optimizer step: adapt to the mean entropy of its tokens on every rank. Collective where it adapts.
 
         Args:
             gather: every rank's value; called only where the coefficient is adapted.
@@ -75,9 +86,10 @@ class EntropyBonus:
         moved = self.coef + (rule.delta if self.is_given else -rule.delta)
         self.coef = min(max(moved, rule.least), rule.most)
 
-    def state(self) -> dict[str, Any]:
-        """What `restore` needs so that a resumed run goes on alike; JSON holds it."""
+    def state(self) -> BonusState:
+        """Return what `restore` needs so that a resumed run goes on alike."""
         return {"coef": self.coef, "is_given": self.is_given, "seen": [self.seen.total, self.seen.count]}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: BonusState) -> None:
+        """Continue from a saved state."""
         self.coef, self.is_given, self.seen = state["coef"], state["is_given"], Mean(*state["seen"])

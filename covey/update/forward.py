@@ -1,9 +1,9 @@
 """Model → log-probability and entropy of every completion token.
 
-The fast way packs a group into one row (`packing`), attends over it (`attention`), and takes only what predicts a
-completion token through the head, in chunks (`scoring`, `head`). At first use it is compared with the model's own forward
-pass, row by row; where the two differ, because the architecture does something that packing does not know of, the plain
-way is taken from then on, with one line in the log.
+The fast way packs a group into one row (`packing`), attends over it (`packed_attention`), and takes only the hidden states
+that predict a completion token through the head, in chunks (`logprob_forward`). At first use it is compared with the model's
+own forward pass, row by row; where the two differ, because the architecture does something that packing does not know of,
+the plain way is taken from then on, with one line in the log.
 
 Old, new and reference log-probabilities all come from here, at the sampling temperature, with the soft-max in float32.
 """
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from covey.models.inspect import accepted_arguments, innermost
-from covey.update.logprob_forward import Scoring, can_score, teach
+from covey.update.logprob_forward import LogprobRequest, has_body_and_head, install_logprob_forward
 from covey.update.micro_batch import MicroBatch
 from covey.update.packed_attention import packed
-from covey.update.packing import longest_sequence, pack
+from covey.update.packing import pack
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +44,19 @@ class Forward:
     def __init__(self, policy: nn.Module, temperature: float = 1.0, fast: bool = True) -> None:
         self.temperature = temperature
         self.causal = innermost(policy)
-        self.window = _sliding_window(policy)
-        self.is_fast = fast and can_score(policy) and _is_whole(policy)
+        self.sliding_window = shortest_window(policy)
+        self.is_fast = fast and has_body_and_head(policy)
         self.is_checked = False
-        teach(policy)
+        # ZeRO-3 gathers weights as a model's own forward pass asks for them, which packing does not follow.
+        if self.is_fast and any(hasattr(p, "ds_id") for p in policy.parameters()):
+            self.is_fast = False
+            logger.warning(
+                "With DeepSpeed ZeRO-3 completions are trained row by row, without packing. FSDP2 packs."
+            )
+        install_logprob_forward(policy)
 
     def __call__(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Log-probability of each completion token, and the entropy of the distribution that it was drawn from.
+        """Compute the log-probability of each completion token, and the entropy of its distribution.
 
         Args:
             model: the policy, possibly wrapped for training. Forward and backward pass run inside `layout(batch)`.
@@ -63,46 +69,48 @@ class Forward:
             return way(model, batch, self.temperature)
 
     def layout(self, batch: MicroBatch) -> AbstractContextManager[None]:
-        """The context in which a micro-batch goes forward and backward: checkpointed layers run again in the latter."""
+        """Return the context in which a micro-batch goes forward and backward: checkpointed layers run again in the latter."""
         return packed(self.causal) if self._packs(batch) else nullcontext()
 
     def _packs(self, batch: MicroBatch) -> bool:
         # First of all and whatever the batch: with sharded weights every process takes part in every pass.
         if self.is_fast and not self.is_checked:
             self._check(batch)
-        return self.is_fast and (self.window is None or longest_sequence(batch) <= self.window)
+        if self.sliding_window is None:
+            return self.is_fast
+        longest = max(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
+        return self.is_fast and longest <= self.sliding_window
 
     @torch.no_grad()
     def _check(self, batch: MicroBatch) -> None:
         """Compare the two ways on a few completions, without autocast."""
         self.is_checked = True
-        batch = batch.select(_telling_rows(batch))
-        batch = batch if self.window is None else batch.shortened(self.window)
+        batch = batch.select(rows_to_compare(batch))
+        batch = batch if self.sliding_window is None else batch.shortened(self.sliding_window)
         autocast = torch.autocast(batch.mask.device.type, enabled=False)
         try:
-            with _bare(self.causal), autocast, _dtypes_of(self.causal) as dtypes:
-                gap = _gap(self.causal, batch, self.temperature)
+            with _unwrapped(self.causal) as dtypes, autocast:
+                fast, _ = packed_logprobs(self.causal, batch, self.temperature)
+                plain, _ = plain_logprobs(self.causal, batch, self.temperature)
         except (TypeError, AssertionError) as error:
-            self._give_up(f"it does not take a packed row ({error})")
-            return
-        largest, mean = float(gap.max()), float(gap.mean())
-        if not (largest <= FINE if dtypes <= {torch.float32, torch.float64} else mean <= COARSE):
-            self._give_up(
-                f"its log-probabilities would differ by {largest:.2g} at most, {mean:.2g} on average"
-            )
-
-    def _give_up(self, reason: str) -> None:
+            reason = f"it does not take a packed row ({error})"
+        else:
+            gap = (fast - plain).abs()
+            largest, mean = float(gap.max()), float(gap.mean())
+            if largest <= FINE if dtypes <= {torch.float32, torch.float64} else mean <= COARSE:
+                return
+            reason = f"its log-probabilities would differ by {largest:.2g} at most, {mean:.2g} on average"
         self.is_fast = False
         logger.warning("%s is trained row by row, without packing: %s.", type(self.causal).__name__, reason)
 
 
-def _telling_rows(batch: MicroBatch) -> list[int]:
-    """Two long completions of one prompt and one of another, as far as there are: all that packing puts together.
+def rows_to_compare(batch: MicroBatch) -> list[int]:
+    """Return two long completions of one prompt and one of another, as far as they exist: the cases that packing joins.
 
     The plain way has all logits of its rows in memory, so it should not see more of them than it must.
     """
     lengths = batch.lengths
-    groups: dict[Any, list[int]] = {}
+    groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for row in sorted(range(batch.num_rows), key=lambda row: -lengths[row]):
         groups.setdefault((batch.groups[row], batch.prompts[row]), []).append(row)
     siblings = max(groups.values(), key=lambda rows: lengths[rows[1]] if len(rows) > 1 else 0)
@@ -111,54 +119,36 @@ def _telling_rows(batch: MicroBatch) -> list[int]:
 
 
 @contextmanager
-def _bare(causal: nn.Module) -> Iterator[None]:
-    """The causal model without what training wrapped around its `forward`, such as autocast."""
-    wrapped = causal.forward
-    teach(causal)
-    try:
-        yield
-    finally:
-        causal.forward = wrapped
+def _unwrapped(causal: Any) -> Iterator[set[torch.dtype]]:
+    """Take off what training wrapped around the causal model's `forward`, such as autocast.
 
-
-@contextmanager
-def _dtypes_of(causal: Any) -> Iterator[set[torch.dtype]]:
-    """Fills with the dtypes that embedded tokens have: those of the weights, or those that FSDP2 computes in while it
-    keeps the weights in float32."""
+    Yields the dtypes of embedded tokens, filled as they are seen: those of the weights, or those that FSDP2 computes in
+    while it keeps the weights in float32.
+    """
     seen: set[torch.dtype] = set()
     hook = causal.get_input_embeddings().register_forward_hook(lambda _m, _x, out: seen.add(out.dtype))
+    wrapped = causal.forward
+    install_logprob_forward(causal)
     try:
         yield seen
     finally:
         hook.remove()
+        causal.forward = wrapped
 
 
 def packed_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """The fast way."""
+    """Compute log-probabilities and entropies the fast way; two float32 tensors of shape (tokens,)."""
     row = pack(batch)
-    scoring = Scoring(row.predicts, batch.targets, temperature, {"sections": row.sections})
+    request = LogprobRequest(row.predicts, batch.targets, temperature, {"sections": row.sections})
     with packed(innermost(model)):
         logprobs, entropy = model(
-            input_ids=row.ids, position_ids=row.positions, use_cache=False, scoring=scoring
+            input_ids=row.ids, position_ids=row.positions, use_cache=False, logprob_request=request
         )
     return logprobs, entropy
 
 
 def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """The plain way: one row per completion, padded on the right, the model's own logits."""
-    starts = [len(p) for p in batch.prompts]
-    first, last = min(starts) - 1, max(s + n for s, n in zip(starts, batch.lengths, strict=True)) - 1
-    logits = _logits(model, batch, first, last)
-    picked = [
-        logits[i, s - 1 - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))
-    ]
-    logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)
-    entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)
-    return logprobs.gather(-1, batch.targets[:, None])[:, 0], entropy
-
-
-def _logits(model: nn.Module, batch: MicroBatch, first: int, last: int) -> Tensor:
-    """Logits at the positions `first` to `last - 1` of every row; shape (rows, last - first, vocab)."""
+    """Compute the same the plain way: one row per completion, padded on the right, the model's own logits."""
     device = batch.mask.device
     ids = [[*p, *c] for p, c in zip(batch.prompts, batch.completions, strict=True)]
     width = max(map(len, ids))
@@ -170,35 +160,25 @@ def _logits(model: nn.Module, batch: MicroBatch, first: int, last: int) -> Tenso
     accepted = accepted_arguments(model)
     if "position_ids" in accepted:
         arguments["position_ids"] = torch.arange(width, device=device).expand(len(ids), -1)
+    # A token is predicted by the position before it; logits are made from the first such position on.
+    starts = [len(p) - 1 for p in batch.prompts]
+    first, last = min(starts), width - 1
     if "logits_to_keep" in accepted:
         arguments["logits_to_keep"] = torch.arange(first, last, device=device)
-        kept: Tensor = model(**arguments).logits
-        return kept
-    every: Tensor = model(**arguments).logits
-    return every[:, first:last]
+        logits: Tensor = model(**arguments).logits  # (rows, last - first, vocab)
+    else:
+        logits = model(**arguments).logits[:, first:last]
+    picked = [logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
+    logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)  # (tokens, vocab)
+    entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)
+    return logprobs.gather(-1, batch.targets[:, None])[:, 0], entropy
 
 
-def _gap(model: nn.Module, batch: MicroBatch, temperature: float) -> Tensor:
-    fast, _ = packed_logprobs(model, batch, temperature)
-    plain, _ = plain_logprobs(model, batch, temperature)
-    return (fast - plain).abs()
-
-
-def _sliding_window(policy: nn.Module) -> int | None:
-    """The shortest attention window of any layer; None where every layer sees everything."""
+def shortest_window(policy: nn.Module) -> int | None:
+    """Return the shortest attention window of any layer; None where every layer sees all tokens."""
     config: Any = getattr(innermost(policy), "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     layers = getattr(text, "layer_types", None) or ["sliding_attention"]
     windows = [getattr(text, "sliding_window", None)] if "sliding_attention" in layers else []
     windows += [getattr(m, "sliding_window", None) for m in policy.modules()]
     return min((w for w in windows if isinstance(w, int) and w > 0), default=None)
-
-
-def _is_whole(policy: nn.Module) -> bool:
-    """Whether no DeepSpeed ZeRO-3 has cut the weights: it follows what a model's own forward pass asks for."""
-    is_whole = not any(hasattr(p, "ds_id") for p in policy.parameters())
-    if not is_whole:
-        logger.warning(
-            "With DeepSpeed ZeRO-3 completions are trained row by row, without packing. FSDP2 packs."
-        )
-    return is_whole

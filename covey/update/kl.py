@@ -16,57 +16,56 @@ TRL: beta, use_bias_correction_kl.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from torch import Tensor
 
+from covey.types import KlEstimator
 from covey.update.ratios import bounded_exp
 
-Estimator = Literal["k1", "k2", "k3"]
+
+def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Compute l - f, shape (tokens,): unbiased, high variance, sometimes negative."""
+    return logprobs - ref_logprobs
 
 
-def k1(new: Tensor, reference: Tensor) -> Tensor:
-    """l - f: unbiased, high variance, sometimes negative."""
-    return new - reference
+def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Compute (l - f)² / 2, shape (tokens,): biased, low variance."""
+    return (logprobs - ref_logprobs) ** 2 / 2
 
 
-def k2(new: Tensor, reference: Tensor) -> Tensor:
-    """(l - f)² / 2: biased, low variance."""
-    return (new - reference) ** 2 / 2
-
-
-def k3(new: Tensor, reference: Tensor) -> Tensor:
-    """exp(f - l) - (f - l) - 1: unbiased, low variance, never negative."""
-    gap = reference - new
+def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Compute exp(f - l) - (f - l) - 1, shape (tokens,): unbiased, low variance, never negative."""
+    gap = ref_logprobs - logprobs
     return bounded_exp(gap) - gap - 1
 
 
-ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+ESTIMATORS: dict[KlEstimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 
-def kl_loss(estimator: Estimator, new: Tensor, reference: Tensor, ratios: Tensor | None) -> Tensor:
-    """The divergence as a loss per token.
+def kl_loss(estimator: KlEstimator, logprobs: Tensor, ref_logprobs: Tensor, ratios: Tensor | None) -> Tensor:
+    """Compute the divergence as a loss per token, shape (tokens,).
 
     Args:
         estimator: k1, k2 or k3.
-        new, reference: log-probabilities, `new` with gradient.
+        logprobs, ref_logprobs: shape (tokens,), the first with gradient.
         ratios: r with gradient, to make the gradient unbiased; None differentiates the estimator alone.
     """
-    values = ESTIMATORS[estimator](new, reference)
+    values = ESTIMATORS[estimator](logprobs, ref_logprobs)
     if ratios is None:
         return values
     return values * (ratios.detach() if estimator == "k2" else ratios)
 
 
 def completion_divergences(
-    estimator: Estimator, new: Tensor, reference: Tensor, row: Tensor, num_rows: int
+    estimator: KlEstimator, logprobs: Tensor, ref_logprobs: Tensor, row: Tensor, num_rows: int
 ) -> list[float]:
-    """The divergence of each completion, summed over its tokens: what is taken off its reward.
+    """Compute the divergence of each completion, summed over its tokens: the penalty on its reward, in nats.
 
     Args:
-        new, reference: log-probabilities of the tokens that the policy wrote, shape (tokens,).
+        logprobs, ref_logprobs: of the tokens that the policy wrote, shape (tokens,).
         row: the completion of each token, shape (tokens,).
         num_rows: completions.
     """
-    values = ESTIMATORS[estimator](new, reference)
-    return values.new_zeros(num_rows).index_add(0, row, values).tolist()
+    values = ESTIMATORS[estimator](logprobs, ref_logprobs)
+    sums: list[float] = values.new_zeros(num_rows).index_add(0, row, values).tolist()
+    return sums

@@ -1,18 +1,25 @@
-"""Scored groups → micro-batches: what one forward pass sees.
+"""Samples → micro-batches: what one forward pass sees, weighed over the whole optimizer step.
 
 Tokens of completions lie flat, row after row, without padding: every per-token tensor of a micro-batch has the shape
 (tokens,), and `row` says which completion a token belongs to.
+
+Completions that cannot change an optimizer step are left out. A completion of advantage 0 has no gradient where nothing
+but the advantage moves its tokens: no divergence to the reference in the loss, no entropy bonus, no loss that looks at its
+numbers for the sake of others. One that is masked has none at all. The weights are worked out before, from all
+completions, so the step is the same. Metrics of the update (`entropy`, `clip_ratio/...`, `ratio/mean`) are over the
+completions that are computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from covey.update.reduction import Reduction, Totals, row_weights
 from covey.update.samples import Sample
 
 PER_ROW = ("advantages", "weights")
@@ -28,27 +35,31 @@ class MicroBatch:
     completions: list[tuple[int, ...]]
     """Token ids of each row's completion."""
     groups: list[int]
-    """Which rows share a prompt."""
+    """Group of each row; rows of one group share a prompt."""
     advantages: Tensor
     """One per row, shape (rows,)."""
     weights: Tensor
-    """What a token of each row weighs in the loss of the optimizer step, shape (rows,); see `covey.update.reduction`."""
+    """Weight of a row's tokens in the loss of the optimizer step, shape (rows,); see `covey.update.reduction`."""
     mask: Tensor
     """Tokens that enter the loss, shape (tokens,), bool."""
-    sampled: Tensor
-    """Log-probabilities under the policy as the sampler saw it, shape (tokens,)."""
-    old: Tensor | None = None
-    """Log-probabilities under the weights that the window began with, shape (tokens,); None: the present weights."""
-    reference: Tensor | None = None
+    sampler_logprobs: Tensor
+    """Log-probabilities as the sampler reported them, shape (tokens,)."""
+    old_logprobs: Tensor | None = None
+    """Log-probabilities under the weights at the beginning of the rollout, shape (tokens,).
+
+    None: under the present weights. In the first optimizer step of a rollout the policy has not moved, so the first forward
+    pass of training gives them (`covey.update.updater.Updater.train` keeps it), and no pass is spent on them before.
+    """
+    ref_logprobs: Tensor | None = None
     """Log-probabilities under the reference, shape (tokens,); None: not needed."""
     is_forking: Tensor | None = None
     """Tokens among those of highest entropy, shape (tokens,), bool; None: not asked for. See `covey.update.token_selection`."""
     is_covariant: Tensor | None = None
     """Tokens among those of highest covariance, shape (tokens,), bool; None: not asked for."""
     rows: tuple[int, ...] = ()
-    """Number of each row within the window, to name it in a report."""
+    """Number of each row within the rollout, to name it in a report."""
     num_dropped: int = 0
-    """Rows that were left out because they cannot change the step, see `covey.update.dropping`."""
+    """Rows that were left out because they cannot change the step."""
 
     @property
     def num_rows(self) -> int:
@@ -56,6 +67,7 @@ class MicroBatch:
 
     @property
     def lengths(self) -> list[int]:
+        """Tokens of each completion."""
         return [len(c) for c in self.completions]
 
     @property
@@ -75,7 +87,7 @@ class MicroBatch:
         return sum(map(len, self.prompts)) + sum(self.lengths)
 
     def select(self, rows: Sequence[int]) -> MicroBatch:
-        """The batch of these rows alone, in the given order."""
+        """Return the batch of these rows alone, in the given order."""
         of_token = torch.cat([torch.nonzero(self.row == r)[:, 0] for r in rows])
         of_row = torch.tensor(list(rows), device=self.mask.device)
         values: dict[str, Any] = {}
@@ -87,7 +99,7 @@ class MicroBatch:
         return replace(self, **values, num_dropped=0)
 
     def shortened(self, tokens: int) -> MicroBatch:
-        """The same rows, none longer than `tokens` (at least 2): the ends of prompts, the beginnings of completions."""
+        """Return the same rows, none longer than `tokens` (at least 2): ends of prompts, beginnings of completions."""
         ends = [p[-(tokens // 2) :] for p in self.prompts]
         beginnings = [c[: tokens - len(p)] for p, c in zip(ends, self.completions, strict=True)]
         place = torch.cat([torch.arange(n) for n in self.lengths]).to(self.mask.device)
@@ -99,19 +111,23 @@ class MicroBatch:
         return replace(self, **values)
 
     def to(self, device: torch.device | str) -> MicroBatch:
-        """The same batch with its tensors on another device."""
+        """Return the same batch with its tensors on another device."""
         moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
 
-def micro_batch(samples: Sequence[Sample], rows: Sequence[int], weights: Sequence[float]) -> MicroBatch:
-    """One micro-batch of the given samples.
+def micro_batch(
+    samples: Sequence[Sample], rows: Sequence[int], weights: Sequence[float], num_dropped: int = 0
+) -> MicroBatch:
+    """Build one micro-batch of the given samples.
 
     Args:
-        rows: number of each sample within the window.
-        weights: what a token of each sample weighs in the loss.
+        rows: number of each sample within the rollout.
+        weights: weight of each sample's tokens in the loss.
+        num_dropped: samples that were left out.
     """
     mask = [kept and s.in_loss for s in samples for kept in s.completion.loss_mask]
+    logprobs = [p for s in samples for p in s.completion.plain_logprobs]
     return MicroBatch(
         prompts=[s.prompt.ids for s in samples],
         completions=[s.completion.ids for s in samples],
@@ -119,6 +135,76 @@ def micro_batch(samples: Sequence[Sample], rows: Sequence[int], weights: Sequenc
         advantages=torch.tensor([s.advantage for s in samples], dtype=torch.float32),
         weights=torch.tensor(list(weights), dtype=torch.float32),
         mask=torch.tensor(mask, dtype=torch.bool),
-        sampled=torch.tensor([p for s in samples for p in s.completion.plain_logprobs], dtype=torch.float32),
+        sampler_logprobs=torch.tensor(logprobs, dtype=torch.float32),
         rows=tuple(rows),
+        num_dropped=num_dropped,
     )
+
+
+def build_micro_batches(
+    samples: Sequence[Sample],
+    cut: Sequence[Sequence[int]],
+    accumulation: int,
+    reduction: Reduction,
+    gather: Callable[[Totals], list[Totals]],
+    every_row_is_needed: bool = True,
+) -> list[MicroBatch]:
+    """Build the micro-batches of a rollout, with the weights of their rows. Collective.
+
+    Args:
+        samples: of the whole rollout.
+        cut: the numbers of each micro-batch's samples, for the micro-batches of this process, in order.
+        accumulation: micro-batches per optimizer step.
+        reduction: how token losses are summed.
+        gather: every process's value; called once per optimizer step.
+        every_row_is_needed: False leaves out the rows that cannot change the step.
+    """
+    batches = []
+    for first in range(0, len(cut), accumulation):
+        step = [(numbers, [samples[i] for i in numbers]) for numbers in cut[first : first + accumulation]]
+        counts = [
+            (
+                [sum(s.completion.loss_mask) for s in part],
+                [s.in_loss for s in part],
+                [s.prompt.seed_key for s in part],
+            )
+            for _, part in step
+        ]
+        own = sum((Totals.of(*c, reduction.truncated) for c in counts), Totals())
+        totals = sum(gather(own), Totals())
+        for (numbers, part), count in zip(step, counts, strict=True):
+            weights = row_weights(reduction, *count, totals)
+            kept = contributing_rows(part, weights, every_row_is_needed)
+            batches.append(
+                micro_batch(
+                    [part[k] for k in kept],
+                    [numbers[k] for k in kept],
+                    [weights[k] for k in kept],
+                    num_dropped=len(part) - len(kept),
+                )
+            )
+    return batches
+
+
+def contributing_rows(
+    samples: Sequence[Sample], weights: Sequence[float], every_row_is_needed: bool
+) -> list[int]:
+    """Return the positions of the completions of a micro-batch that have to be computed; at least one.
+
+    A micro-batch in which nothing has to be computed keeps its shortest completion: under DDP and FSDP every process takes
+    part in every forward and backward pass.
+
+    Args:
+        weights: weight of a token of each completion; 0 where none enters the loss.
+        every_row_is_needed: whether a completion of advantage 0 has a loss too.
+    """
+    kept = [
+        number
+        for number, (sample, weight) in enumerate(zip(samples, weights, strict=True))
+        if weight and (every_row_is_needed or sample.advantage)
+    ]
+    if kept or not samples:
+        return kept
+    return [
+        min(range(len(samples)), key=lambda i: len(samples[i].prompt.ids) + len(samples[i].completion.ids))
+    ]

@@ -3,7 +3,7 @@
     loss = Σ_{i,t} w_i ( c_{i,t} L_{i,t} + β KL_{i,t} - e H_{i,t} )
 
 Source: GRPO (arXiv:2402.03300, eq. 3). L is one of `covey.update.losses`; w of `covey.update.reduction`, from totals of the
-whole step; c what a token's policy part is weighed with: the correction for the sampler, the off-policy mask
+whole step; c the weight of a token's policy part: the correction for the sampler, the off-policy mask
 (`covey.update.sampler_correction`), the choice of tokens with high entropy (`covey.update.token_selection`). KL is one of
 `covey.update.kl`, H the entropy. One set of weights reduces all of it, so that β and e mean the same for every cut.
 """
@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from covey.errors import ConfigError
-from covey.metrics import Mean, Metric
-from covey.update.kl import Estimator, k3, kl_loss
+from covey.metrics import Metric
+from covey.types import KlEstimator
+from covey.update.kl import k3, kl_loss
 from covey.update.losses.clipped import Clipped
 from covey.update.ratios import BOUND, ratio
 from covey.update.sampler_correction import (
-    Correction,
+    SamplerCorrection,
     gap_metrics,
     importance_weights,
     off_policy_mask,
@@ -32,30 +33,39 @@ from covey.update.terms import Loss, LossTerms, TokenLosses
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised, without the numbers of a step."""
+    """The function that is minimised, without the numbers of a step."""
 
     loss: Loss = field(default_factory=Clipped)
     """The policy's part."""
-    correction: Correction | None = None
-    """How tokens are weighed for what the sampler did differently; None: not at all."""
+    correction: SamplerCorrection | None = None
+    """Weights of tokens for what the sampler computed differently; None: all weigh 1."""
     off_policy_threshold: float | None = None
-    """Completions beyond are left out, see `covey.update.sampler_correction`; None: all stay."""
+    """Completions beyond it are left out, see `covey.update.sampler_correction`; None: all stay."""
     beta: float = 0.0
     """Weight of the divergence to the reference."""
-    kl_estimator: Estimator = "k3"
+    kl_estimator: KlEstimator = "k3"
     unbiased_kl: bool = True
-    """Whether the estimate is weighed by the ratio so that its gradient is that of the divergence."""
+    """True: the estimate is weighed by the ratio, so that its gradient is that of the divergence."""
 
     def __call__(self, terms: LossTerms, entropy_coef: float = 0.0) -> tuple[Tensor, dict[str, Metric]]:
-        """The share of one micro-batch in the loss of its optimizer step: a scalar, and metrics over its tokens."""
-        losses, metrics = token_losses(self.loss, terms)
+        """Compute the share of one micro-batch in the loss of its optimizer step: a scalar, and metrics over its tokens.
+
+        Raises:
+            ConfigError: a loss of the user's own breaks the contract, see `check_token_losses`.
+        """
+        try:
+            result = self.loss(terms)
+        except (TypeError, AttributeError) as error:
+            raise_for_absent_term(self.loss, terms, error)
+            raise
+        losses, metrics = check_token_losses(self.loss, result, terms)
         factor, factor_metrics = policy_factor(terms, self.correction, self.off_policy_threshold)
         total = losses if factor is None else losses * factor
         metrics |= factor_metrics | gap_metrics(terms) | ratio_metrics(terms)
-        if terms.reference is not None:
-            ratios = ratio(terms.new, terms.old) if self.unbiased_kl else None
-            total = total + self.beta * kl_loss(self.kl_estimator, terms.new, terms.reference, ratios)
-            metrics["kl"] = terms.mean(k3(terms.new, terms.reference))
+        if terms.ref_logprobs is not None:
+            ratios = ratio(terms.logprobs, terms.old_logprobs) if self.unbiased_kl else None
+            total = total + self.beta * kl_loss(self.kl_estimator, terms.logprobs, terms.ref_logprobs, ratios)
+            metrics["kl"] = terms.mean(k3(terms.logprobs, terms.ref_logprobs))
         if terms.entropy is not None:
             metrics["entropy"] = terms.mean(terms.entropy)
             if entropy_coef:
@@ -63,26 +73,24 @@ class Objective:
         return (total * terms.weights).sum(), metrics
 
 
-def token_losses(loss: Loss, terms: LossTerms) -> TokenLosses:
-    """What a loss says of each token.
+def check_token_losses(loss: Loss, result: TokenLosses | Tensor, terms: LossTerms) -> TokenLosses:
+    """Return what a loss gave, as losses of shape (tokens,) and metrics.
 
     Raises:
-        ConfigError: it is not one number per token, has no gradient, looks at a term that is not there, or has a metric
-            that cannot be added up.
+        ConfigError: it is not one number per token, has no gradient, or has a metric that cannot be added up.
     """
     name = getattr(loss, "__name__", type(loss).__name__)
-    result = _asked(loss, name, terms)
     losses, metrics = result if isinstance(result, tuple) else (result, {})
-    if not isinstance(losses, Tensor) or losses.shape != terms.new.shape:
+    if not isinstance(losses, Tensor) or losses.shape != terms.logprobs.shape:
         came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ConfigError(
-            f"The loss {name!r} gave {came} for {terms.new.numel()} tokens. "
-            f"Return one loss per token, a tensor of shape {tuple(terms.new.shape)}, alone or with a dictionary of "
+            f"The loss {name!r} gave {came} for {terms.logprobs.numel()} tokens. "
+            f"Return one loss per token, a tensor of shape {tuple(terms.logprobs.shape)}, alone or with a dictionary of "
             "metrics; the reduction follows."
         )
-    if terms.new.requires_grad and not losses.requires_grad:
+    if terms.logprobs.requires_grad and not losses.requires_grad:
         raise ConfigError(
-            f"The loss {name!r} gave losses without gradient: nothing could be learned. Only terms.new has a gradient; "
+            f"The loss {name!r} gave losses without gradient: nothing could be learned. Only terms.logprobs has a gradient; "
             "compute with it, and detach no result."
         )
     for metric, value in metrics.items():
@@ -95,17 +103,15 @@ def token_losses(loss: Loss, terms: LossTerms) -> TokenLosses:
     return losses, dict(metrics)
 
 
-ABSENT = {"reference": "beta above 0, and kl_in_reward off", "is_forking": "top_entropy_quantile below 1"}
-"""Terms that are None, unless a setting asks for them: which setting."""
+ABSENT = {"ref_logprobs": "beta above 0, and kl_in_reward off", "is_forking": "top_entropy_quantile below 1"}
+"""Terms that are None, unless a setting asks for them, and that setting."""
 
 
-def _asked(loss: Loss, name: str, terms: LossTerms) -> TokenLosses | Tensor:
-    try:
-        return loss(terms)
-    except (TypeError, AttributeError) as error:
-        absent = [term for term in ABSENT if getattr(terms, term) is None]
-        if "NoneType" not in str(error) or not absent:
-            raise
+def raise_for_absent_term(loss: Loss, terms: LossTerms, error: Exception) -> None:
+    """Raise a ConfigError where a loss failed on a term that is None because no setting asks for it."""
+    absent = [term for term in ABSENT if getattr(terms, term) is None]
+    if "NoneType" in str(error) and absent:
+        name = getattr(loss, "__name__", type(loss).__name__)
         needs = "; ".join(f"terms.{term} needs {ABSENT[term]}" for term in absent)
         raise ConfigError(
             f"The loss {name!r} raised {type(error).__name__}: {error}. Terms that no setting asks for are None: {needs}."
@@ -113,9 +119,9 @@ def _asked(loss: Loss, name: str, terms: LossTerms) -> TokenLosses | Tensor:
 
 
 def policy_factor(
-    terms: LossTerms, correction: Correction | None, off_policy_threshold: float | None
+    terms: LossTerms, correction: SamplerCorrection | None, off_policy_threshold: float | None
 ) -> tuple[Tensor | None, dict[str, Metric]]:
-    """What the policy part of each token is weighed with, without gradient; None: nothing weighs."""
+    """Compute the weight of the policy part of each token, shape (tokens,), without gradient; None: all weigh 1."""
     factors: list[Tensor] = []
     metrics: dict[str, Metric] = {}
     if correction is not None:
@@ -131,11 +137,11 @@ def policy_factor(
         metrics["entropy/kept_share"] = terms.mean(terms.is_forking)
     if not factors:
         return None, metrics
-    return torch.stack([f.to(terms.new.dtype) for f in factors]).prod(0), metrics
+    return torch.stack([f.to(terms.logprobs.dtype) for f in factors]).prod(0), metrics
 
 
 def ratio_metrics(terms: LossTerms) -> dict[str, Metric]:
-    """The mean ratio, and how often its bound acts."""
-    gaps = (terms.new - terms.old).detach()
-    bounded: Mean = terms.mean(gaps.abs() > BOUND)
-    return {"ratio/mean": terms.mean(ratio(terms.new, terms.old)), "ratio/bounded": bounded}
+    """Return the mean ratio, and how often its bound acts."""
+    gaps = (terms.logprobs - terms.old_logprobs).detach()
+    bounded = terms.mean(gaps.abs() > BOUND)
+    return {"ratio/mean": terms.mean(ratio(terms.logprobs, terms.old_logprobs)), "ratio/bounded": bounded}

@@ -1,7 +1,14 @@
-"""A pass that runs out of memory is repeated in smaller parts, from the start of its optimizer step. The result is the same."""
+"""Limits the tokens of a pass through the model, and repeats passes that run out of memory.
+
+A micro-batch is cut where its tokens exceed a budget. A pass that runs out of memory halves the budget and is repeated in
+smaller parts, from the start of its optimizer step. Token losses are weighed over the whole optimizer step, so a
+micro-batch and its parts have the same gradient. Completions of one prompt stay together as far as the budget allows:
+apart, each part reads the prompt again.
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -10,29 +17,71 @@ import torch
 
 from covey.errors import warn
 from covey.update.micro_batch import MicroBatch
-from covey.update.token_budget import Budget, free_memory, is_out_of_memory
 
 T = TypeVar("T")
 
+ALLOCATOR_MESSAGES = ("can't allocate memory", "not enough memory", "out of memory")
+"""Words in the RuntimeError of allocators that have no error class of their own."""
 
-class Repetition:
-    """Repeats what ran out of memory, with a budget of half as many tokens each time.
+
+class TokenBudget:
+    """Tokens that one forward pass may read.
 
     Args:
-        budget: what passes are cut by; it is halved.
-        step: the number of the present optimizer step.
-        note: told of each repetition, in words.
-        rank, ranks: this process, and how many there are.
+        tokens: the limit, prompts counted once per group; None: no limit.
+    """
+
+    def __init__(self, tokens: int | None = None) -> None:
+        self.tokens = tokens
+
+    def cut(self, batch: MicroBatch) -> list[MicroBatch]:
+        """Return parts within the budget, in order; a completion that exceeds it has a part of its own."""
+        if self.tokens is None or tokens_read(batch, range(batch.num_rows)) <= self.tokens:
+            return [batch]
+        parts: list[list[int]] = [[]]
+        for row in range(batch.num_rows):
+            if parts[-1] and tokens_read(batch, [*parts[-1], row]) > self.tokens:
+                parts.append([])
+            parts[-1].append(row)
+        return [batch.select(rows) for rows in parts]
+
+    def halve(self, batch: MicroBatch) -> bool:
+        """Allow half the tokens of the largest part of `batch`.
+
+        Returns:
+            False where each part is one completion already, and nothing was halved.
+        """
+        parts = [p for p in self.cut(batch) if p.num_rows > 1]
+        if not parts:
+            return False
+        self.tokens = max(tokens_read(p, range(p.num_rows)) for p in parts) // 2
+        return True
+
+
+def tokens_read(batch: MicroBatch, rows: Sequence[int]) -> int:
+    """Count the tokens that a forward pass over these rows reads, with the prompt of a group once."""
+    prompts = {(batch.groups[r], batch.prompts[r]) for r in rows}
+    return sum(len(p) for _, p in prompts) + sum(len(batch.completions[r]) for r in rows)
+
+
+class OomRetry:
+    """Repeats a pass that ran out of memory, with a budget of half as many tokens each time.
+
+    Args:
+        budget: limits each pass; it is halved.
+        step: returns the number of the present optimizer step.
+        note: called with each repetition, in words.
+        rank, ranks: this process, and the number of processes.
     """
 
     def __init__(
-        self, budget: Budget, step: Callable[[], int], note: Callable[[str], None], rank: int, ranks: int
+        self, budget: TokenBudget, step: Callable[[], int], note: Callable[[str], None], rank: int, ranks: int
     ) -> None:
         self.budget, self.step, self.note = budget, step, note
         self.rank, self.ranks = rank, ranks
 
     def until_it_fits(self, work: Callable[[], T], batch: MicroBatch) -> T:
-        """What `work` gives, which leaves nothing behind when it fails.
+        """Return the result of `work`, which leaves nothing behind when it fails.
 
         Raises:
             torch.OutOfMemoryError: see `attempt`.
@@ -45,7 +94,7 @@ class Repetition:
     def train(
         self, train: Callable[[MicroBatch], T], batches: Sequence[MicroBatch], start_over: Callable[[], None]
     ) -> T:
-        """What `train` gives for the last of `batches`, the micro-batches of an optimizer step up to the present one.
+        """Return the result of `train` for the last of `batches`, the step's micro-batches up to the present one.
 
         Args:
             start_over: takes the gradients of the step away, before all of `batches` are trained once more.
@@ -56,11 +105,14 @@ class Repetition:
         result = self.attempt(partial(train, batches[-1]), batches[-1])
         while result is None:
             start_over()
-            result = self._all(train, batches)
+            for batch in batches:
+                result = self.attempt(partial(train, batch), batch)
+                if result is None:
+                    break
         return result
 
     def attempt(self, work: Callable[[], T], batch: MicroBatch) -> T | None:
-        """What `work` gives; None where it ran out of memory and the budget was halved.
+        """Return the result of `work`; None where it ran out of memory and the budget was halved.
 
         Raises:
             torch.OutOfMemoryError: a single completion does not fit, or other processes are waiting for this one.
@@ -71,17 +123,11 @@ class Repetition:
             if not is_out_of_memory(error):
                 raise
             self._halve(batch, error)
-        free_memory()  # after the except clause, which holds the frames of the failed pass
+        # After the except clause, which holds the frames of the failed pass.
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         return None
-
-    def _all(self, train: Callable[[MicroBatch], T], batches: Sequence[MicroBatch]) -> T | None:
-        """What `train` gives for the last; None where memory ran out once more."""
-        result = None
-        for batch in batches:
-            result = self.attempt(partial(train, batch), batch)
-            if result is None:
-                return None
-        return result
 
     def _halve(self, batch: MicroBatch, error: BaseException) -> None:
         where = f"Step {self.step()} ran out of memory with {batch.num_rows} completion(s)"
@@ -102,3 +148,10 @@ class Repetition:
         )
         warn(event)
         self.note(event)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocator found no memory, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in ALLOCATOR_MESSAGES)

@@ -1,15 +1,14 @@
 """Attention over packed rows: each completion sees its prompt and itself, and nothing else.
 
 Registered with transformers' attention interface, so that it serves every decoder that goes through it, adapters and
-gradient checkpointing included. Only pairs that matter are computed: on CPU by `blockwise`, elsewhere by PyTorch's fused
-kernels, to which the completions of a group are a batch of queries over keys that begin with the prompt's.
+gradient checkpointing included. Only pairs that matter are computed: on CPU by `blockwise_attention`, elsewhere by PyTorch's
+fused kernels, to which the completions of a group are a batch of queries over keys that begin with the prompt's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from covey.kernels.blockwise_attention import Section, blockwise_attention
+from covey.kernels.blockwise_attention import PackedSection, blockwise_attention
 from covey.models.inspect import compute_dtype
 
 NAME = "covey_packed"
@@ -32,7 +31,7 @@ HARMLESS = frozenset(
         "use_cache",
     )
 )
-"""What layers may pass that changes no score. Longer sequences than `sliding_window` never come here."""
+"""Arguments of layers that change no score. Longer sequences than `sliding_window` never come here."""
 
 
 def packed_attention(
@@ -43,12 +42,12 @@ def packed_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    sections: tuple[Section, ...] | None = None,
+    sections: tuple[PackedSection, ...] | None = None,
     sliding_window: int | None = None,
     is_causal: bool | None = None,
-    **more: Any,
+    **more: object,
 ) -> tuple[Tensor, None]:
-    """The attention function of a packed row.
+    """Attend over a packed row, as transformers' attention interface asks.
 
     Args:
         query: shape (1, heads, tokens, width).
@@ -64,71 +63,72 @@ def packed_attention(
         TypeError: attention has a part that is not computed here, such as a cap on its scores or sinks.
     """
     assert sections is not None, f"{type(module).__name__} does not pass the layout on"
-    _refuse_unknown(module, more if is_causal in (None, True) else {**more, "is_causal": is_causal})
-    # Autocast leaves rotated queries and keys in float32; what the products take is what should be kept.
-    query, key, value = (x.to(compute_dtype(query.device, query.dtype)) for x in (query, key, value))
-    if query.device.type == "cpu" and dropout == 0:
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return blockwise_attention(query[0], key[0], value[0], sections, scale)[None], None
-    given = (query, key, value, sections, scaling, dropout)
-    if torch.is_grad_enabled() and query.requires_grad:
-        return checkpoint(_attend, *given, use_reentrant=False, preserve_rng_state=dropout > 0), None
-    return _attend(*given), None
-
-
-def _refuse_unknown(module: nn.Module, more: dict[str, Any]) -> None:
-    """A comparison of outputs does not tell in half precision: its rounding hides a cap that scores rarely reach."""
-    unknown = sorted(name for name, value in more.items() if value is not None and name not in HARMLESS)
+    if is_causal is False:
+        more["is_causal"] = is_causal
+    # By name: a comparison of outputs does not tell in half precision, whose rounding hides a cap that scores rarely reach.
+    unknown = sorted(name for name, given in more.items() if given is not None and name not in HARMLESS)
     if unknown:
         raise TypeError(
             f"{type(module).__name__} uses {', '.join(unknown)}, which packed attention does not compute"
         )
+    # Autocast leaves rotated queries and keys in float32; the dtype of the products is the one to keep.
+    query, key, value = (x.to(compute_dtype(query.device, query.dtype)) for x in (query, key, value))
+    if query.device.type == "cpu" and dropout == 0:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return blockwise_attention(query[0], key[0], value[0], sections, scale)[None], None
+    inputs = (query, key, value, sections, scaling, dropout)
+    if torch.is_grad_enabled() and query.requires_grad:
+        return checkpoint(fused_attention, *inputs, use_reentrant=False, preserve_rng_state=dropout > 0), None
+    return fused_attention(*inputs), None
 
 
-def _attend(
+def fused_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    sections: tuple[Section, ...],
+    sections: tuple[PackedSection, ...],
     scale: float | None,
     dropout: float,
 ) -> Tensor:
-    """Shape (1, tokens, heads, width). Run again in the backward pass: keys and values that are repeated for every head
-    and every completion would be a third of what a layer keeps, and more with a long prompt."""
+    """Attend by PyTorch's fused kernels: two calls per group, one for its prompt and one for its completions.
+
+    Run again in the backward pass: keys and values that are repeated for every head and every completion would be a third
+    of what a layer keeps, and more with a long prompt.
+
+    Args:
+        query: shape (1, heads, tokens, width).
+        key, value: shape (1, key heads, tokens, width).
+
+    Returns:
+        Shape (1, tokens, heads, width).
+    """
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    q, k, v = query[0], key[0], value[0]
-    return torch.cat([part for s in sections for part in _section(q, k, v, s, scale, dropout)])[None]
+    parts = []
+    for s in sections:
+        prompt, rows = slice(s.start, s.start + s.prompt), slice(s.start + s.prompt, s.stop)
+        q, k, v = (x[:, :, prompt] for x in (query, key, value))  # (1, heads, tokens of the prompt, width)
+        own = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, dropout_p=dropout)
+        parts.append(own[0].transpose(0, 1))
+        if sum(s.inputs) == 0:
+            continue
+        # (completions, heads, longest, width); keys and values have the prompt's in front
+        queries, keys, values = (pad_completions(x[0, :, rows], s.inputs) for x in (query, key, value))
+        keys, values = (
+            torch.cat([x.expand(len(s.inputs), -1, -1, -1), y], 2) for x, y in ((k, keys), (v, values))
+        )
+        seen = torch.ones(queries.shape[2], keys.shape[2], dtype=torch.bool, device=query.device)
+        mask = seen.tril(keys.shape[2] - queries.shape[2])  # query i sees keys up to i + keys - queries
+        out = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=scale, dropout_p=dropout
+        )
+        parts.append(unpad_completions(out, s.inputs))
+    return torch.cat(parts)[None]
 
 
-def _section(
-    q: Tensor, k: Tensor, v: Tensor, s: Section, scale: float | None, dropout: float
-) -> Iterator[Tensor]:
-    """Outputs of a group in the order of its tokens; each of shape (tokens, heads, width)."""
-    prompt = slice(s.start, s.start + s.prompt)
-    own = scaled_dot_product_attention(
-        q[None, :, prompt],
-        k[None, :, prompt],
-        v[None, :, prompt],
-        is_causal=True,
-        scale=scale,
-        dropout_p=dropout,
-    )
-    yield own[0].transpose(0, 1)
-    if sum(s.inputs) == 0:
-        return
-    rows = slice(prompt.stop, s.stop)
-    queries, keys, values = (_split(x[:, rows], s.inputs) for x in (q, k, v))
-    keys = _behind(k[:, prompt], keys)
-    values = _behind(v[:, prompt], values)
-    mask = _lower_right(queries.shape[2], keys.shape[2], q.device)
-    out = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale, dropout_p=dropout)
-    yield _joined(out, s.inputs)
-
-
-def _split(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """(heads, tokens, width) → (completions, heads, longest, width), padded on the right."""
+def pad_completions(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """Cut (heads, tokens, width) into (completions, heads, longest, width), padded on the right."""
     heads, _, width = x.shape
     if len(set(lengths)) == 1:
         return x.reshape(heads, len(lengths), lengths[0], width).transpose(0, 1)
@@ -136,8 +136,8 @@ def _split(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
     return padded.transpose(1, 2)
 
 
-def _joined(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """(completions, heads, longest, width) → (tokens, heads, width), the padding dropped."""
+def unpad_completions(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """Join (completions, heads, longest, width) to (tokens, heads, width), the padding dropped."""
     x = x.transpose(1, 2)
     if len(set(lengths)) == 1:
         return x.flatten(0, 1)
@@ -145,19 +145,9 @@ def _joined(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
     return x[kept]
 
 
-def _behind(prompt: Tensor, completions: Tensor) -> Tensor:
-    """Keys or values of a group's completions, each with the prompt's in front."""
-    return torch.cat([prompt[None].expand(completions.shape[0], -1, -1, -1), completions], 2)
-
-
-def _lower_right(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Query i sees keys up to i + keys - queries. Shape (queries, keys), bool."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
-
-
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """The model's layers attend over packed rows; what they used before comes back whatever happens.
+    """Let the model's layers attend over packed rows; their own attention comes back whatever happens.
 
     It has to stay in force until the backward pass is done: checkpointed layers run again there.
     """

@@ -10,13 +10,12 @@ that of the prompt's last one, shared by the whole group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from covey.kernels.blockwise_attention import Section
+from covey.kernels.blockwise_attention import PackedSection
 from covey.update.micro_batch import MicroBatch
 
 
@@ -29,22 +28,20 @@ class Packed:
     positions: Tensor
     """Shape (1, tokens)."""
     predicts: Tensor
-    """Which hidden state predicts each completion token, shape (completion tokens,), in the order of the micro-batch."""
-    sections: tuple[Section, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        return self.ids.shape[1]
+    """Index of the hidden state that predicts each completion token, shape (completion tokens,), as in the micro-batch."""
+    sections: tuple[PackedSection, ...]
 
 
 def pack(batch: MicroBatch) -> Packed:
     """Put the completions of the same prompt behind one copy of it."""
+    by_prompt: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for row, key in enumerate(zip(batch.groups, batch.prompts, strict=True)):
+        by_prompt.setdefault(key, []).append(row)
     ids: list[int] = []
     positions: list[int] = []
     predicts: list[list[int]] = [[] for _ in batch.completions]
     sections = []
-    for rows in _same_prompt(batch):
-        prompt = batch.prompts[rows[0]]
+    for (_, prompt), rows in by_prompt.items():
         start = len(ids)
         ids += prompt
         positions += range(len(prompt))
@@ -54,7 +51,7 @@ def pack(batch: MicroBatch) -> Packed:
             ids += read
             positions += range(len(prompt), len(prompt) + len(read))
         lengths = tuple(len(batch.completions[row]) - 1 for row in rows)
-        sections.append(Section(start, len(prompt), lengths))
+        sections.append(PackedSection(start, len(prompt), lengths))
     device = batch.mask.device
     return Packed(
         ids=torch.tensor([ids], device=device),
@@ -62,16 +59,3 @@ def pack(batch: MicroBatch) -> Packed:
         predicts=torch.tensor([i for row in predicts for i in row], device=device),
         sections=tuple(sections),
     )
-
-
-def longest_sequence(batch: MicroBatch) -> int:
-    """Tokens of the longest prompt and completion together."""
-    return max(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
-
-
-def _same_prompt(batch: MicroBatch) -> list[Sequence[int]]:
-    """Rows that share a prompt, in the order in which the prompts first appear."""
-    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for row, (group, prompt) in enumerate(zip(batch.groups, batch.prompts, strict=True)):
-        found.setdefault((group, prompt), []).append(row)
-    return list(found.values())

@@ -1,53 +1,43 @@
 """Importance ratios between the present policy and the one that sampled.
 
 Departure: log-ratios are bounded to ±20 before they are exponentiated; beyond, a loss would overflow long before it meant
-anything. The metric `ratio/bounded` says how often that happens.
+anything. The metric `ratio/bounded` counts how often that happens.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from covey.types import RatioLevel
 from covey.update.terms import LossTerms
 
 BOUND = 20.0
 """Largest absolute log-ratio that is exponentiated; exp(20) is about 5e8."""
 
-Level = Literal["token", "sequence", "sequence_token"]
-
 
 def bounded_exp(log_ratios: Tensor) -> Tensor:
-    """exp of a log-ratio, bounded."""
+    """Return exp of log-ratios that are bounded to ±`BOUND`; of their shape."""
     return torch.exp(log_ratios.clamp(-BOUND, BOUND))
 
 
-def ratio(new: Tensor, old: Tensor) -> Tensor:
-    """r = exp(l - o) of each token."""
-    return bounded_exp(new - old)
+def ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """Return r = exp(l - o) of each token, shape (tokens,)."""
+    return bounded_exp(logprobs - old_logprobs)
 
 
-def sequence_ratio(terms: LossTerms) -> Tensor:
-    """s_i = exp(mean_t (l - o)): the ratio of the whole completion, length taken out (GSPO, arXiv:2507.18071, eq. 7)."""
-    return bounded_exp(terms.row_means(terms.new - terms.old))
+def ratios_at(level: RatioLevel, terms: LossTerms) -> Tensor:
+    """Return the ratio of each token at a level, shape (tokens,).
 
+    `token`             r = exp(l - o)                           GRPO
+    `sequence`          s_i = exp(mean_t (l - o))                GSPO, arXiv:2507.18071, eq. 7: the length taken out
+    `sequence_token`    s_{i,t} = sg(s_i) exp(l - sg(l))         GSPO-token, eq. 14: value of s_i, gradient of the token
 
-def sequence_token_ratio(terms: LossTerms) -> Tensor:
-    """s_{i,t} = sg(s_i) exp(l - sg(l)): value of the sequence ratio, gradient of the token (GSPO-token, eq. 14).
-
-    With one advantage for all tokens of a completion its gradient is that of the sequence ratio.
-    """
-    return sequence_ratio(terms).detach() * torch.exp(terms.new - terms.new.detach())
-
-
-def ratios_at(level: Level, terms: LossTerms) -> Tensor:
-    """The ratio of each token at a level, shape (tokens,).
-
-    Args:
-        level: `token` (GRPO), `sequence` (GSPO) or `sequence_token` (GSPO-token).
+    With one advantage for all tokens of a completion the last two have the same gradient.
     """
     if level == "token":
-        return ratio(terms.new, terms.old)
-    return sequence_ratio(terms) if level == "sequence" else sequence_token_ratio(terms)
+        return ratio(terms.logprobs, terms.old_logprobs)
+    sequence = bounded_exp(terms.row_means(terms.logprobs - terms.old_logprobs))
+    if level == "sequence":
+        return sequence
+    return sequence.detach() * torch.exp(terms.logprobs - terms.logprobs.detach())

@@ -1,4 +1,4 @@
-"""One reducer: what a token weighs in the loss of an optimizer step.
+"""Weights of tokens in the loss of an optimizer step.
 
 Every loss is a weighted sum of token losses, `Σ w_i Σ_t x_{i,t}`, and the losses differ in `w_i` alone; a loss per
 completion is one that its tokens share. The divergence and the entropy bonus have the same weights. They are worked out
@@ -26,28 +26,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from covey.update.samples import Sample
-
-Truncated = Literal["sequences", "tokens_and_sequences", "none"]
+from covey.types import ReductionName, TruncatedCount
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the token losses of an optimizer step are summed."""
+    """Rule by which the token losses of an optimizer step are summed."""
 
-    name: str
-    """One of the names above."""
+    name: ReductionName
     max_length: int
     """The limit of new tokens, L_max."""
-    truncated: Truncated = "sequences"
-    """What masked completions count for."""
+    truncated: TruncatedCount = "sequences"
+    """The part of masked completions in the denominators."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What an optimizer step holds, over all micro-batches and processes."""
+    """Counts of an optimizer step, over all micro-batches and processes."""
 
     tokens: int = 0
     """Tokens that count."""
@@ -69,36 +65,59 @@ class Totals:
         )
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], truncated: Truncated = "sequences") -> Totals:
-        """The totals of one micro-batch."""
-        counted = [s for s in samples if s.in_loss or truncated != "none"]
-        prompts: dict[Hashable, int] = {}
-        for s in counted:
-            prompts[s.prompt.seed_key] = prompts.get(s.prompt.seed_key, 0) + counted_tokens(s, truncated)
-        return cls(sum(prompts.values()), len(counted), 1, prompts)
+    def of(
+        cls,
+        lengths: Sequence[int],
+        in_loss: Sequence[bool],
+        prompts: Sequence[Hashable],
+        truncated: TruncatedCount = "sequences",
+    ) -> Totals:
+        """Count one micro-batch.
+
+        Args:
+            lengths: tokens of each completion that the policy wrote.
+            in_loss: False for completions that are masked.
+            prompts: a key of each completion's prompt.
+            truncated: the part of masked completions in the counts.
+        """
+        tokens: dict[Hashable, int] = {}
+        sequences = 0
+        for length, is_in, prompt in zip(lengths, in_loss, prompts, strict=True):
+            if is_in or truncated != "none":
+                counts = is_in or truncated == "tokens_and_sequences"
+                tokens[prompt] = tokens.get(prompt, 0) + (length if counts else 0)
+                sequences += 1
+        return cls(sum(tokens.values()), sequences, 1, tokens)
 
 
-def counted_tokens(sample: Sample, truncated: Truncated) -> int:
-    """Tokens of a completion that count in denominators."""
-    if sample.in_loss or truncated == "tokens_and_sequences":
-        return sum(sample.completion.loss_mask)
-    return 0
-
-
-def row_weights(reduction: Reduction, samples: Sequence[Sample], totals: Totals) -> list[float]:
-    """What a token of each completion of one micro-batch weighs; 0 where no token enters the loss.
+def row_weights(
+    reduction: Reduction,
+    lengths: Sequence[int],
+    in_loss: Sequence[bool],
+    prompts: Sequence[Hashable],
+    totals: Totals,
+) -> list[float]:
+    """Compute the weight of a token of each completion of one micro-batch; 0 where no token enters the loss.
 
     Args:
-        samples: the completions of the micro-batch.
+        lengths: tokens of each completion that the policy wrote, n_i.
+        in_loss: False for completions that are masked.
+        prompts: a key of each completion's prompt.
         totals: of the whole optimizer step.
     """
-    local = Totals.of(samples, reduction.truncated).tokens
-    weight = {
-        "grpo": lambda s: 1 / (totals.sequences * s.num_loss_tokens),
-        "dr_grpo": lambda s: 1 / (totals.sequences * reduction.max_length),
-        "dapo": lambda s: 1 / totals.tokens,
-        "bnpo": lambda s: 1 / (totals.micro_batches * local),
-        "prompt_mean": lambda s: 1 / (len(totals.prompts) * totals.prompts[s.prompt.seed_key]),
-        "luspo": lambda s: 1 / totals.sequences,
-    }[reduction.name]
-    return [weight(s) if s.num_loss_tokens else 0.0 for s in samples]
+    rows = len(lengths)
+    match reduction.name:
+        case "grpo":
+            divisors = [totals.sequences * n for n in lengths]
+        case "dr_grpo":
+            divisors = [totals.sequences * reduction.max_length] * rows
+        case "dapo":
+            divisors = [totals.tokens] * rows
+        case "bnpo":
+            local = Totals.of(lengths, in_loss, prompts, reduction.truncated).tokens
+            divisors = [totals.micro_batches * local] * rows
+        case "prompt_mean":
+            divisors = [len(totals.prompts) * totals.prompts.get(p, 0) for p in prompts]
+        case "luspo":
+            divisors = [totals.sequences] * rows
+    return [1 / d if is_in and n else 0.0 for d, n, is_in in zip(divisors, lengths, in_loss, strict=True)]

@@ -1,7 +1,7 @@
 """The reference: the frozen policy that the trained one is compared with.
 
-It is the policy's own module with the weights it had at the start: their values are kept, and lent to the module for a
-forward pass. One mechanism is right for full models, fresh adapters and adapters that were trained before, and the
+It is the policy's own module with the weights it had at the start: their values are kept, and swapped into the module for
+a forward pass. One mechanism is right for full models, fresh adapters and adapters that were trained before, and the
 divergence is 0 at the first step in every case; switching the adapter off would be right only for a fresh one. Only
 weights that are trained are kept, so for an adapter the reference costs next to nothing.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -20,58 +20,65 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from covey.errors import LoadingError
 
 WRAPPED = "_checkpoint_wrapped_module."
-"""What checkpointing wrappers put into the names of parameters."""
+"""Part of the names of parameters inside checkpointing wrappers."""
+
+
+class ReferenceState(TypedDict):
+    """A reference as a checkpoint holds it."""
+
+    values: dict[str, Tensor]
+    sharded: list[str]
+    """Names of the values of which this process holds a shard."""
 
 
 class Reference:
-    """Values of the trained weights at one moment; taken before the policy is wrapped for training."""
+    """The values of the trained weights at one moment, copied before the policy is wrapped for training."""
 
     def __init__(self, policy: nn.Module) -> None:
         self.values = {n: p.detach().clone() for n, p in policy.named_parameters() if p.requires_grad}
-        self._cut: set[str] = set()
+        self._sharded: set[str] = set()
 
     @contextmanager
-    def lent_to(self, policy: nn.Module) -> Iterator[nn.Module]:
-        """The policy with the reference's weights, without gradients; its own come back whatever happens.
+    def swapped_into(self, policy: nn.Module) -> Iterator[nn.Module]:
+        """Give the policy the reference's weights, without gradients; its own come back whatever happens.
 
         Raises:
             LoadingError: the policy is sharded in a way that does not allow it (FSDP1, ZeRO-3).
         """
         parameters = self._parameters(policy)
-        self._exchange(parameters)
+        self._swap(parameters)
         try:
             with torch.no_grad():
                 yield policy
         finally:
-            _give_up_gathered(policy)
-            self._exchange(parameters)
+            _reshard(policy)
+            self._swap(parameters)
 
     @torch.no_grad()
     def move_towards(self, policy: nn.Module, share: float) -> None:
-        """reference ← share × policy + (1 - share) × reference (arXiv:2404.09656, section 3)."""
+        """Set reference ← share × policy + (1 - share) × reference (arXiv:2404.09656, section 3)."""
         for name, parameter in self._parameters(policy).items():
             self.values[name].lerp_(_local(parameter.detach()).to(self.values[name]), share)
 
     @property
     def is_sharded(self) -> bool:
-        """Whether this process holds a part of the values."""
-        return bool(self._cut)
+        """True where this process holds a shard of the values."""
+        return bool(self._sharded)
 
-    def state(self) -> dict[str, Any]:
-        """What `restore` needs, once the reference has moved."""
-        return {
-            "values": {name: value.cpu() for name, value in self.values.items()},
-            "cut": sorted(self._cut),
-        }
+    def state(self) -> ReferenceState:
+        """Return what `restore` needs, once the reference has moved."""
+        values = {name: value.cpu() for name, value in self.values.items()}
+        return {"values": values, "sharded": sorted(self._sharded)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: ReferenceState) -> None:
+        """Continue from a saved state, on the devices of the present values."""
         saved = state["values"]
         self.values = {name: saved[name].to(value.device) for name, value in self.values.items()}
-        self._cut = set(state["cut"])
+        self._sharded = set(state["sharded"])
 
     def _parameters(self, policy: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters by name; the values are brought to where they are, and cut as they are."""
-        _give_up_gathered(policy)
+        """Return the policy's trained parameters by name; the values move to their devices, sharded as they are."""
+        _reshard(policy)
         parameters = {n.replace(WRAPPED, ""): p for n, p in policy.named_parameters()}
         for name, value in self.values.items():
             if name not in parameters or hasattr(parameters[name], "ds_id"):
@@ -80,22 +87,19 @@ class Reference:
                     "DeepSpeed ZeRO-3 take weights apart. Use FSDP2 (fsdp_config={'version': 2}), ZeRO-1 or ZeRO-2, or "
                     "set beta=0."
                 )
-            self.values[name] = self._placed(name, value, parameters[name])
+            parameter = parameters[name]
+            if not isinstance(parameter, DTensor):
+                self.values[name] = value.to(parameter.device)
+            elif name not in self._sharded:  # with full values, those of the first process are taken
+                self._sharded.add(name)
+                whole = value.to(parameter.to_local().device)
+                shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+                self.values[name] = shard.to_local().clone()
         return {name: parameters[name] for name in self.values}
 
-    def _placed(self, name: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
-        """The value on the parameter's device, cut as the parameter is; of full values the first process's counts."""
-        if not isinstance(parameter, DTensor):
-            return value.to(parameter.device)
-        if name in self._cut:
-            return value
-        self._cut.add(name)
-        whole = value.to(parameter.to_local().device)
-        return distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local().clone()
-
     @torch.no_grad()
-    def _exchange(self, parameters: dict[str, nn.Parameter]) -> None:
-        """Policy and reference change places, a parameter at a time.
+    def _swap(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Let policy and reference change places, a parameter at a time.
 
         Plain parameters change by pointer. Sharded ones are read from a buffer of their own when they are gathered, so
         there the numbers move.
@@ -111,8 +115,8 @@ class Reference:
                 self.values[name] = own
 
 
-def _give_up_gathered(policy: nn.Module) -> None:
-    """Let every parameter be its process's part again.
+def _reshard(policy: nn.Module) -> None:
+    """Let every parameter be its process's shard again.
 
     FSDP2 keeps some weights gathered after a forward pass, those of the head among them, and the next pass would compute
     with them although the parts have changed.
@@ -123,5 +127,5 @@ def _give_up_gathered(policy: nn.Module) -> None:
 
 
 def _local(parameter: Tensor) -> Tensor:
-    """This process's part of a parameter."""
+    """Return this process's shard of a parameter."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter

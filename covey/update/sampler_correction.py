@@ -1,4 +1,4 @@
-"""What to do where the sampler's log-probabilities are not the trainer's, or the policy has moved far since.
+"""Correction where the sampler's log-probabilities are not the trainer's, or the policy has moved far since.
 
 Weights for a sampler that computes in another precision or lags behind, ρ = exp(o - b), as numbers without gradient:
 
@@ -22,45 +22,39 @@ TRL: vllm_importance_sampling_correction, _mode, _clip_max (cap) and _clip_min (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from covey.metrics import Largest, Mean, Metric, Smallest
+from covey.types import CorrectionMode
 from covey.update.ratios import bounded_exp
 from covey.update.terms import LossTerms
 
 ROUNDING = 1e-3
 """Log-weights below this are taken for rounding, in nats."""
 
-Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
-MODES: tuple[Mode, ...] = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
-
 
 @dataclass(frozen=True)
-class Correction:
-    """How tokens are weighed for what the sampler did differently."""
+class SamplerCorrection:
+    """Rule by which tokens are weighed for what the sampler computed differently."""
 
-    mode: Mode = "token_truncate"
+    mode: CorrectionMode = "token_truncate"
     cap: float | None = 2.0
     """Largest weight; None: no limit."""
     floor: float | None = None
     """Least weight; None: no limit."""
 
 
-def importance_weights(terms: LossTerms, correction: Correction) -> Tensor:
-    """Weight of each token, shape (tokens,), without gradient."""
-    gaps = (terms.old - terms.sampled).detach()
+def importance_weights(terms: LossTerms, correction: SamplerCorrection) -> Tensor:
+    """Compute the weight of each token, shape (tokens,), without gradient."""
+    gaps = (terms.old_logprobs - terms.sampler_logprobs).detach()
     if correction.mode.startswith("sequence"):
         gaps = terms.row_sums(gaps)[terms.row]
     weights = bounded_exp(torch.where(gaps.abs() < ROUNDING, torch.zeros_like(gaps), gaps))
     if correction.mode.endswith("truncate"):
-        return (
-            weights
-            if correction.cap is correction.floor is None
-            else weights.clamp(correction.floor, correction.cap)
-        )
+        is_open = correction.cap is correction.floor is None
+        return weights if is_open else weights.clamp(correction.floor, correction.cap)
     kept = torch.ones_like(weights, dtype=torch.bool)
     if correction.cap is not None:
         kept &= weights <= correction.cap
@@ -70,14 +64,17 @@ def importance_weights(terms: LossTerms, correction: Correction) -> Tensor:
 
 
 def off_policy_mask(terms: LossTerms, threshold: float) -> Tensor:
-    """Which tokens stay: not those of a completion with negative advantage that the policy has moved away from. Bool."""
-    moved = terms.row_means((terms.sampled - terms.new).detach())
+    """Return the tokens that stay, bool, shape (tokens,).
+
+    Completions with negative advantage that the policy has moved away from are left out.
+    """
+    moved = terms.row_means((terms.sampler_logprobs - terms.logprobs).detach())
     return ~((terms.advantages < 0) & (moved > threshold))
 
 
 def gap_metrics(terms: LossTerms) -> dict[str, Metric]:
-    """How far the sampler's log-probabilities are from the trainer's."""
-    gaps = (terms.old - terms.sampled).detach().abs()
+    """Measure how far the sampler's log-probabilities are from the trainer's."""
+    gaps = (terms.old_logprobs - terms.sampler_logprobs).detach().abs()
     return {
         "sampling/logp_gap/mean": terms.mean(gaps),
         "sampling/logp_gap/max": Largest(float(gaps.max()) if gaps.numel() else None),
@@ -85,7 +82,7 @@ def gap_metrics(terms: LossTerms) -> dict[str, Metric]:
 
 
 def weight_metrics(weights: Tensor) -> dict[str, Metric]:
-    """The weights in use."""
+    """Summarise the weights in use, shape (tokens,)."""
     has_tokens = weights.numel() > 0
     return {
         "sampling/importance_weight/mean": Mean(float(weights.sum()), float(weights.numel())),

@@ -1,4 +1,4 @@
-"""The completions of a rollout on their way into micro-batches. No torch: weights are formulas of lengths and flags."""
+"""The completions of a rollout on their way into micro-batches, without torch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Sample:
     completion: Completion
     advantage: float
     group: int
-    """Number of its group within the window."""
+    """Number of its group within the rollout."""
     in_loss: bool = True
     """False: its tokens do not enter the loss (a truncated completion that is masked)."""
 
-    @property
-    def num_loss_tokens(self) -> int:
-        return sum(self.completion.loss_mask) if self.in_loss else 0
-
 
 def samples_of(scored: Sequence[ScoredGroup], mask_truncated: bool = False) -> list[Sample]:
-    """The completions of a window, flat, group after group."""
+    """Return the completions of a rollout, flat, group after group.
+
+    Args:
+        mask_truncated: whether truncated completions stay out of the loss.
+    """
     return [
         Sample(s.group.prompt, c, a, number, in_loss=not (mask_truncated and c.is_truncated))
         for number, s in enumerate(scored)

@@ -1,4 +1,4 @@
-"""What an objective sees of one micro-batch: the tokens that enter the loss, and nothing else.
+"""The input of an objective from one micro-batch: the tokens that enter the loss, and nothing else.
 
 Symbols in the formulas: l, o, b, f are log-probabilities of the sampled token under the present policy, the policy at
 sampling time as the trainer computes it, the same as the sampler reported it, and the reference; A the advantage; i
@@ -21,28 +21,28 @@ from covey.update.micro_batch import MicroBatch
 class LossTerms:
     """Flat tensors over the tokens in the loss, completion after completion; each has the shape (tokens,)."""
 
-    new: Tensor
+    logprobs: Tensor
     """l, with gradient."""
-    old: Tensor
+    old_logprobs: Tensor
     """o."""
-    sampled: Tensor
+    sampler_logprobs: Tensor
     """b."""
     advantages: Tensor
     """A of the token's completion."""
     weights: Tensor
-    """What the token weighs in the optimizer step; see `covey.update.reduction`."""
+    """Weight of the token in the optimizer step; see `covey.update.reduction`."""
     row: Tensor
-    """Which completion of the micro-batch the token belongs to, int64."""
+    """Number of the token's completion in the micro-batch, int64."""
     num_rows: int
     """Completions of the micro-batch."""
-    reference: Tensor | None = None
+    ref_logprobs: Tensor | None = None
     """f; None where no divergence is asked for."""
     entropy: Tensor | None = None
     """Entropy of the present policy where the token was drawn, with gradient."""
     is_forking: Tensor | None = None
-    """Whether the token's entropy is among the highest of the optimizer step, bool; None: no such choice is made."""
+    """True where the token's entropy is among the highest of the optimizer step, bool; None: no such choice is made."""
     is_covariant: Tensor | None = None
-    """Whether the token's covariance is among the highest of the optimizer step, bool; None: no such choice is made."""
+    """True where the token's covariance is among the highest of the optimizer step, bool; None: no such choice is made."""
 
     def row_sums(self, values: Tensor) -> Tensor:
         """Sum over each completion, shape (num_rows,); 0 for a completion without tokens in the loss.
@@ -53,7 +53,7 @@ class LossTerms:
         return values.new_zeros(self.num_rows).index_add(0, self.row, values)
 
     def row_means(self, values: Tensor) -> Tensor:
-        """Mean over each completion, given back to each of its tokens: shape (tokens,), not (num_rows,).
+        """Take the mean over each completion, given back to each of its tokens: shape (tokens,), not (num_rows,).
 
         Completions of 2 tokens and of 1: values [1, 3, 5] give [2, 2, 5].
         """
@@ -65,7 +65,7 @@ class LossTerms:
         return torch.bincount(self.row, minlength=self.num_rows).clamp(min=1)
 
     def mean(self, values: Tensor) -> Mean:
-        """Mean over the tokens, as sum and count."""
+        """Return the mean over the tokens, as sum and count."""
         wide = torch.promote_types(values.dtype, torch.float32)
         return Mean(float(values.detach().to(wide).sum()), float(values.numel()))
 
@@ -77,24 +77,27 @@ Loss = Callable[[LossTerms], TokenLosses | Tensor]
 """The policy's part of the objective, before divergence, bonus and reduction: token losses, with or without metrics."""
 
 
-def loss_terms(batch: MicroBatch, new: Tensor, entropy: Tensor | None = None) -> LossTerms:
-    """The terms of a micro-batch whose tokens have the log-probabilities `new`, shape (tokens of the micro-batch,)."""
+def loss_terms(batch: MicroBatch, logprobs: Tensor, entropy: Tensor | None = None) -> LossTerms:
+    """Pick the terms of the tokens of a micro-batch that enter the loss.
+
+    Args:
+        logprobs, entropy: of all tokens under the present policy, shape (tokens of the micro-batch,).
+    """
     kept = batch.mask.nonzero()[:, 0]
-
-    def pick(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[kept]
-
     row = batch.row[kept]
+    old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+    optional = (batch.ref_logprobs, entropy, batch.is_forking, batch.is_covariant)
+    ref, entropies, is_forking, is_covariant = (None if x is None else x[kept] for x in optional)
     return LossTerms(
-        new=new[kept],
-        old=(new.detach() if batch.old is None else batch.old)[kept],
-        sampled=batch.sampled[kept],
+        logprobs=logprobs[kept],
+        old_logprobs=old[kept],
+        sampler_logprobs=batch.sampler_logprobs[kept],
         advantages=batch.advantages[row],
         weights=batch.weights[row],
         row=row,
         num_rows=batch.num_rows,
-        reference=pick(batch.reference),
-        entropy=pick(entropy),
-        is_forking=pick(batch.is_forking),
-        is_covariant=pick(batch.is_covariant),
+        ref_logprobs=ref,
+        entropy=entropies,
+        is_forking=is_forking,
+        is_covariant=is_covariant,
     )

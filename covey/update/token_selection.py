@@ -3,11 +3,11 @@ trained on, so that they do not depend on how the step is cut.
 
 Top-entropy tokens (arXiv:2506.01939, eq. 5): only the `share` of the tokens with the highest entropy, where the policy
 decides between ways to go on, keep their part of the loss. The divergence and the denominators see all tokens. Departure:
-the entropy is that of the policy at the beginning of the window, and the quantile that of the optimizer step.
+the entropy is that of the policy at the beginning of the rollout, and the quantile that of the optimizer step.
 
 Covariance (arXiv:2505.22617, eq. 10): c = (o - mean o) (A - mean A), means over the tokens of the step. Departures: the
 tokens with the largest covariance are taken, where Clip-Cov of the paper draws them at random between the bounds, so that
-the choice depends on nothing but the numbers; and the log-probability is that of the beginning of the window.
+the choice depends on nothing but the numbers; and the log-probability is that of the beginning of the rollout.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from covey.update.micro_batch import MicroBatch
@@ -27,13 +27,14 @@ TIE = 1e-5
 """Values this close to the last one chosen tie with it. The first tokens of a group are drawn from one distribution, and
 their entropies differ by rounding alone."""
 
-Gather = Callable[[Any], list[Any]]
+Floats = NDArray[np.float64]
+GatherArrays = Callable[[list[Floats]], list[list[Floats]]]
 """Every rank's value, in the order of the ranks."""
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which choices a run makes."""
+class TokenSelection:
+    """Choices among tokens that a run makes."""
 
     entropy_share: float = 1.0
     """Share of the tokens that keep their policy loss; 1: all of them, and no choice is made."""
@@ -43,48 +44,48 @@ class Selection:
 
     @property
     def is_needed(self) -> bool:
-        """Whether old log-probabilities and entropies of a whole step have to be known before it is trained on."""
+        """True where old log-probabilities and entropies of a whole step have to be known before it is trained on."""
         return self.entropy_share < 1 or self.covariance_share is not None
 
-    def choose(self, step: Sequence[MicroBatch], entropies: Sequence[Tensor], gather: Gather) -> None:
-        """Note in the micro-batches of an optimizer step, which have their `old`, what is chosen.
+    def choose(self, step: Sequence[MicroBatch], entropies: Sequence[Tensor], gather: GatherArrays) -> None:
+        """Write the chosen tokens into the micro-batches of an optimizer step. Collective.
 
         Args:
-            entropies: of each micro-batch, shape (tokens,), under the policy at the beginning of the window.
+            step: with their `old_logprobs`.
+            entropies: of each micro-batch, shape (tokens,), under the policy at the beginning of the rollout.
         """
         masks = [b.mask for b in step]
         if self.entropy_share < 1:
-            for batch, chosen in zip(
-                step, top_entropy(entropies, masks, self.entropy_share, gather), strict=True
-            ):
+            forking = top_entropy(entropies, masks, self.entropy_share, gather)
+            for batch, chosen in zip(step, forking, strict=True):
                 batch.is_forking = chosen
         if self.covariance_share is not None:
-            old = [b.old for b in step if b.old is not None]
+            old = [b.old_logprobs for b in step if b.old_logprobs is not None]
             advantages = [b.advantages[b.row] for b in step]
-            share, bounds = self.covariance_share, self.covariance_bounds
-            for batch, chosen in zip(
-                step, high_covariance(old, advantages, masks, share, bounds, gather), strict=True
-            ):
+            covariant = high_covariance(
+                old, advantages, masks, self.covariance_share, self.covariance_bounds, gather
+            )
+            for batch, chosen in zip(step, covariant, strict=True):
                 batch.is_covariant = chosen
 
 
 def top_entropy(
-    entropies: Sequence[Tensor], masks: Sequence[Tensor], share: float, gather: Gather
+    entropies: Sequence[Tensor], masks: Sequence[Tensor], share: float, gather: GatherArrays
 ) -> list[Tensor]:
-    """Which tokens of an optimizer step are among the `share` with the highest entropy.
+    """Choose the tokens of an optimizer step that are among the `share` with the highest entropy. Collective.
 
     Args:
         entropies: one tensor per micro-batch of this rank, shape (tokens,).
-        masks: which tokens enter the loss; the others are not counted, and not chosen.
+        masks: tokens that enter the loss; the others are not counted, and not chosen.
         share: in (0, 1].
 
     Returns:
-        Bool, one tensor per micro-batch. Tokens that tie with the last one chosen are chosen too.
+        Bool, one tensor of shape (tokens,) per micro-batch. Tokens that tie with the last one chosen are chosen too.
     """
-    everything = _gathered(entropies, masks, gather)
-    if not everything.size:
+    everywhere = _gathered(entropies, masks, gather)
+    if not everywhere.size:
         return [torch.zeros_like(m) for m in masks]
-    threshold = _largest(everything, math.ceil(share * everything.size))
+    threshold = _largest(everywhere, math.ceil(share * everywhere.size))
     return [(e >= threshold - TIE) & m for e, m in zip(entropies, masks, strict=True)]
 
 
@@ -94,18 +95,18 @@ def high_covariance(
     masks: Sequence[Tensor],
     share: float,
     bounds: tuple[float, float] | None,
-    gather: Gather,
+    gather: GatherArrays,
 ) -> list[Tensor]:
-    """Which tokens of an optimizer step have the largest covariance of log-probability and advantage.
+    """Choose the tokens of an optimizer step with the largest covariance of log-probability and advantage. Collective.
 
     Args:
         logprobs, advantages: one tensor per micro-batch of this rank, shape (tokens,).
-        masks: which tokens enter the loss.
+        masks: tokens that enter the loss.
         share: of the step's tokens; at least one is chosen.
         bounds: only covariances between these are chosen.
 
     Returns:
-        Bool, one tensor per micro-batch.
+        Bool, one tensor of shape (tokens,) per micro-batch.
     """
     everywhere = [_gathered(values, masks, gather) for values in (logprobs, advantages)]
     count = everywhere[0].size
@@ -122,11 +123,12 @@ def high_covariance(
     return [(c >= threshold - TIE) & i for c, i in zip(covariances, inside, strict=True)]
 
 
-def _gathered(values: Sequence[Tensor], masks: Sequence[Tensor], gather: Gather) -> np.ndarray[Any, Any]:
+def _gathered(values: Sequence[Tensor], masks: Sequence[Tensor], gather: GatherArrays) -> Floats:
+    """Return the values under the masks on all ranks, in float64."""
     own = [v[m].cpu().double().numpy() for v, m in zip(values, masks, strict=True)]
     return np.concatenate([part for rank in gather(own) for part in rank] or [np.zeros(0)])
 
 
-def _largest(values: np.ndarray[Any, Any], count: int) -> float:
-    """The `count`-th largest value."""
+def _largest(values: Floats, count: int) -> float:
+    """Return the `count`-th largest value."""
     return float(np.partition(values, values.size - count)[values.size - count])

@@ -5,172 +5,221 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from covey.metrics import Mean, Metric, Total
-from covey.update import build
-from covey.update import old_logprobs as prepare
+from covey.types import Gather, KlEstimator
 from covey.update.activation_offload import offloaded
-from covey.update.assemble import assemble
+from covey.update.entropy import EntropyBonus
 from covey.update.forward import Forward
-from covey.update.micro_batch import MicroBatch
+from covey.update.kl import completion_divergences, k3
+from covey.update.micro_batch import MicroBatch, build_micro_batches, micro_batch
 from covey.update.objective import Objective
-from covey.update.oom_retry import Repetition
+from covey.update.oom_retry import OomRetry
+from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.samples import Sample
-from covey.update.terms import Loss, loss_terms
+from covey.update.terms import loss_terms
+from covey.update.token_selection import TokenSelection
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass(frozen=True)
+class KlPenalty:
+    """A divergence to the reference that is taken off rewards instead of being added to the loss."""
+
+    beta: float
+    estimator: KlEstimator = "k1"
 
 
 class Updater:
     """Step 3 of GRPO. It holds no weights: the model that is trained comes with each call.
 
     Args:
-        settings: by name, validated.
-        policy: the model as it was loaded.
-        loss: in place of the one that the settings name.
-        reference: what the policy is compared with; None where it is not.
-        repetition: what is done where memory runs out.
+        forward: computes the policy's log-probabilities.
+        objective, reduction, selection, bonus: the parts of the loss.
+        reference: the policy is compared with it; None where it is not.
+        kl_penalty: the divergence that goes into the rewards; None where it goes into the loss, or nowhere.
+        oom_retry: repeats passes that ran out of memory.
         accelerator: knows the precision to compute in and how processes share gradients.
         note: takes metrics.
         gather: every process's value, in the order of the processes.
+        offloads_activations: whether saved activations wait in the memory of the host.
     """
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
-        policy: nn.Module,
-        loss: Loss | None,
+        forward: Forward,
+        objective: Objective,
+        reduction: Reduction,
+        selection: TokenSelection,
+        bonus: EntropyBonus,
+        *,
         reference: Reference | None,
-        repetition: Repetition,
-        accelerator: Any,
+        kl_penalty: KlPenalty | None,
+        oom_retry: OomRetry,
+        accelerator: Accelerator,
         note: Callable[[Mapping[str, Metric]], None],
-        gather: Callable[[Any], list[Any]],
+        gather: Gather,
+        offloads_activations: bool = False,
     ) -> None:
-        self.settings, self.reference, self.repetition = settings, reference, repetition
-        self.accelerator, self.note, self.gather = accelerator, note, gather
-        self.forward = Forward(policy, settings["temperature"])
-        self.objective: Objective = build.make_objective(settings, loss)
-        self.selection = build.make_selection(settings, loss)
-        self.reduction = build.make_reduction(settings)
-        self.needs_every_row = build.needs_every_row(settings, loss)
-        self.bonus = build.make_entropy_bonus(settings)
+        self.forward, self.objective, self.reduction = forward, objective, reduction
+        self.selection, self.bonus = selection, bonus
+        self.reference, self.kl_penalty = reference, kl_penalty
+        self.oom_retry, self.accelerator, self.note, self.gather = oom_retry, accelerator, note, gather
+        self.offloads_activations = offloads_activations
         self.batches: list[MicroBatch] = []
         """Of the present optimizer step."""
         self._trained = 0
-        """How many of them have been trained on."""
-        self._pending: list[tuple[Tensor, dict[str, Metric]]] = []
-        """Losses and metrics of the parts of the present micro-batch."""
-
-    def restart(self) -> None:
-        """A run begins: the coefficient of the entropy bonus is where the settings put it."""
-        self.bonus = build.make_entropy_bonus(self.settings)
+        """Number of them that have been trained on."""
+        self._parts: list[tuple[Tensor, dict[str, Metric], Tensor]] = []
+        """Loss, metrics and log-probabilities of the parts of the present micro-batch."""
 
     def begin_step(self, batches: list[MicroBatch]) -> None:
-        """An optimizer step begins, on these micro-batches."""
+        """Begin an optimizer step on these micro-batches. Collective where the entropy bonus adapts."""
+        self.bonus.next_step(self.gather)
         self.batches, self._trained = batches, 0
 
     # --- before the policy moves ----------------------------------------------------------------------------------------
 
-    def assembled(
-        self, samples: Sequence[Sample], rows: Sequence[range], accumulation: int
+    def build_micro_batches(
+        self, samples: Sequence[Sample], cut: Sequence[Sequence[int]], accumulation: int
     ) -> list[MicroBatch]:
-        """The micro-batches of a window.
+        """Build this process's micro-batches of a rollout. Collective.
 
         Args:
-            rows: numbers of each micro-batch's samples.
+            cut: the numbers of each micro-batch's samples.
             accumulation: micro-batches per optimizer step.
         """
-        cut = [[(i, samples[i]) for i in part] for part in rows]
-        return assemble(cut, accumulation, self.reduction, self.gather, self.needs_every_row)
+        every_row = needs_every_row(self.objective, self.selection, self.bonus)
+        return build_micro_batches(samples, cut, accumulation, self.reduction, self.gather, every_row)
 
-    def prepared(self, model: nn.Module, batches: list[MicroBatch], accumulation: int) -> list[MicroBatch]:
-        """A window's micro-batches with all that has to be known of them before the policy moves."""
-        entropies = prepare.add_old(batches, accumulation, self.selection, partial(self.logprobs, model))
-        if self.reference is not None and not self.settings["kl_in_reward"]:
-            self._add_reference(model, batches)
-        prepare.choose(batches, entropies, accumulation, self.selection, self.gather)
-        return batches
+    @torch.no_grad()
+    def prepare(self, model: nn.Module, batches: list[MicroBatch], accumulation: int) -> None:
+        """Complete a rollout's micro-batches with all that has to be known before the policy moves. Collective.
 
-    def penalties(
+        The policy trains first on what it sampled itself: in the first optimizer step old log-probabilities are its present
+        ones, and need no pass of their own, unless tokens are chosen by them.
+        """
+        entropies = []
+        for number, batch in enumerate(batches):
+            if number >= accumulation or self.selection.is_needed:
+                batch.old_logprobs, entropy = self.logprobs(model, batch)
+                entropies.append(entropy)
+        if self.reference is not None and self.objective.beta:
+            with self.reference.swapped_into(model) as reference:
+                for batch in batches:
+                    batch.ref_logprobs, _ = self.logprobs(reference, batch)
+        if self.selection.is_needed:
+            for first in range(0, len(batches), accumulation):
+                step = slice(first, first + accumulation)
+                self.selection.choose(batches[step], entropies[step], self.gather)
+
+    @torch.no_grad()
+    def kl_penalties(
         self, model: nn.Module, samples: Sequence[Sample], size: int, device: torch.device
     ) -> list[float]:
-        """What the divergence to the reference takes off the reward of each completion; `size` are computed at a time."""
-        add_reference = partial(self._add_reference, model)
+        """Compute the penalty on each completion's reward for its divergence from the reference, in nats × beta.
+
+        Args:
+            size: completions that are computed at a time.
+        """
+        assert self.kl_penalty is not None and self.reference is not None, "made where kl_in_reward is on"
         penalties: list[float] = []
-        for part, kl in prepare.divergences(
-            samples, size, self.objective.kl_estimator, device, add_reference
-        ):
-            penalties += [self.settings["beta"] * divergence for divergence in part]
-            self.note({"kl": kl})
+        with self.reference.swapped_into(model) as reference:
+            for first in range(0, len(samples), size):
+                part = samples[first : first + size]
+                batch = micro_batch(part, range(first, first + len(part)), [1.0] * len(part)).to(device)
+                batch.ref_logprobs, _ = self.logprobs(reference, batch)
+                terms = loss_terms(batch, batch.sampler_logprobs)
+                assert terms.ref_logprobs is not None
+                divergences = completion_divergences(
+                    self.kl_penalty.estimator,
+                    terms.sampler_logprobs,
+                    terms.ref_logprobs,
+                    terms.row,
+                    terms.num_rows,
+                )
+                penalties += [self.kl_penalty.beta * divergence for divergence in divergences]
+                self.note({"kl": terms.mean(k3(terms.sampler_logprobs, terms.ref_logprobs))})
         return penalties
 
     def logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies of a micro-batch's tokens, each of shape (tokens,)."""
-        with self.accelerator.autocast():
-            if torch.is_grad_enabled():
-                return self.forward(model, batch)
-            cut = self.repetition.budget.cut
-            found = self.repetition.until_it_fits(
-                lambda: [self.forward(model, part) for part in cut(batch)], batch
+        """Compute log-probabilities and entropies without gradient, each of shape (tokens,); in parts where memory is short."""
+        with self.accelerator.autocast(), torch.no_grad():
+            parts = self.oom_retry.until_it_fits(
+                lambda: [self.forward(model, part) for part in self.oom_retry.budget.cut(batch)], batch
             )
-        return torch.cat([logprobs for logprobs, _ in found]), torch.cat([entropy for _, entropy in found])
-
-    def _add_reference(self, model: nn.Module, batches: Sequence[MicroBatch]) -> None:
-        assert self.reference is not None, "made where beta is not 0"
-        prepare.add_reference(batches, self.reference, model, self.logprobs)
+        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
     # --- the gradient ---------------------------------------------------------------------------------------------------
 
     def loss(self, model: nn.Module, batch: MicroBatch) -> Tensor:
-        """The share of a micro-batch, or of a part of one, in the loss of its optimizer step. Scalar."""
-        with offloaded(model) if self.settings["activation_offloading"] else nullcontext():
-            new, entropy = self.logprobs(model, batch)
-            if batch.old is None:
-                batch.old = new.detach()
-            loss, metrics = self.objective(loss_terms(batch, new, entropy), self.bonus.present)
-        self._pending.append((loss.detach(), metrics))
+        """Compute the share of a micro-batch, or of a part of one, in the loss of its optimizer step. Scalar."""
+        with offloaded(model) if self.offloads_activations else nullcontext():
+            with self.accelerator.autocast():
+                logprobs, entropy = self.forward(model, batch)
+            loss, metrics = self.objective(loss_terms(batch, logprobs, entropy), self.bonus.present)
+        self._parts.append((loss.detach(), metrics, logprobs.detach()))
         return loss
 
     def train(self, model: nn.Module, step: Callable[[MicroBatch], Tensor]) -> Tensor:
-        """Forward and backward of the step's next micro-batch; where memory runs out, once more from the start of the step.
+        """Go forward and backward on the step's next micro-batch; where memory runs out, again from the start of the step.
 
         Args:
             step: forward and backward of a part.
         """
         self._trained += 1
-        return self.repetition.train(
-            partial(self._train, model, step),
+        return self.oom_retry.train(
+            partial(self._train_in_parts, model, step),
             self.batches[: self._trained],
             partial(model.zero_grad, set_to_none=True),
         )
 
-    def _train(self, model: nn.Module, step: Callable[[MicroBatch], Tensor], batch: MicroBatch) -> Tensor:
-        """In as many passes as the budget asks for."""
-        self._pending.clear()
-        losses, parts = [], self.repetition.budget.cut(batch)
+    def _train_in_parts(
+        self, model: nn.Module, step: Callable[[MicroBatch], Tensor], batch: MicroBatch
+    ) -> Tensor:
+        """Train on a micro-batch in as many passes as the budget asks for."""
+        self._parts.clear()
+        losses, parts = [], self.oom_retry.budget.cut(batch)
         for part in parts:
             is_last = part is parts[-1]
             with nullcontext() if is_last else self.accelerator.no_sync(model), self.forward.layout(part):
                 losses.append(step(part))
-        if batch.old is None:
-            batch.old = torch.cat([cast(Tensor, p.old) for p in parts])
+        if (
+            batch.old_logprobs is None
+        ):  # the weights have not moved yet; for passes to come these are the old ones
+            batch.old_logprobs = torch.cat([logprobs for _, _, logprobs in self._parts])
         return torch.stack(losses).sum()
 
     def note_update(self, batch: MicroBatch) -> None:
-        """Metrics of a micro-batch, once all of its parts have gone through."""
-        for _, metrics in self._pending:
-            self.bonus.observe(cast(Mean, metrics["entropy"]))
+        """Note metrics of a micro-batch, once all of its parts have gone through."""
+        for _, metrics, _ in self._parts:
+            if isinstance(entropy := metrics["entropy"], Mean):
+                self.bonus.observe(entropy)
             self.note(metrics)
-        if math.isfinite(value := sum(float(loss) for loss, _ in self._pending)):
+        if math.isfinite(value := sum(float(loss) for loss, _, _ in self._parts)):
             # Summed over the micro-batches of a step; over steps and processes, which the weight makes up for, the mean.
             is_first = batch is self.batches[0]
-            self.note({"loss": Mean(value * self.repetition.ranks, float(is_first))})
+            self.note({"loss": Mean(value * self.oom_retry.ranks, float(is_first))})
         rows = batch.num_dropped + batch.num_rows
         self.note({"update/dropped_share": Mean(batch.num_dropped, rows)})
         self.note({"update/out_of_memory": Total(0)})
         if self.bonus.is_used:
             self.note({"entropy_coef": Mean(self.bonus.present)})
+
+
+def needs_every_row(objective: Objective, selection: TokenSelection, bonus: EntropyBonus) -> bool:
+    """Return whether a completion of advantage 0 changes the step: by a term of its own, or by what is counted over all.
+
+    Losses without an attribute `needs_every_row` are given every row.
+    """
+    by_loss = bool(getattr(objective.loss, "needs_every_row", True))
+    return by_loss or objective.beta > 0 or bonus.is_used or selection.entropy_share < 1

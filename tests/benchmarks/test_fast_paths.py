@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.cli.quickstart import make_trainer
+from covey.cli.verbs.quickstart import make_trainer
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

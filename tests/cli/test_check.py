@@ -1,11 +1,11 @@
 """`covey check` reads rewards and rows as users name them, and its status can be used by scripts."""
 
-import argparse
 import json
 
 import pytest
 
-from covey.cli import check
+from covey.cli import main
+from covey.cli.verbs import check
 from covey.rewards import Countdown, SameAnswer
 from tests.tiny import tiny_policy
 
@@ -13,10 +13,7 @@ ROWS = [{"prompt": f"{a} + 1 = ?", "answer": str(a + 1), "task": "sum"} for a in
 
 
 def command(*arguments):
-    parser = argparse.ArgumentParser()
-    check.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["check", *map(str, arguments)])
-    return args.run_command(args)
+    return main(["check", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -75,7 +72,7 @@ def test_wrong_input_gives_status_2(data, tmp_path, capsys):
 
 
 def test_every_bundled_name_can_be_made():
-    for name in check.bundled():
+    for name in check.BUNDLED:
         assert callable(check.load_reward(name))
     assert isinstance(check.load_reward("SameAnswer"), SameAnswer) and isinstance(
         check.load_reward("Countdown"), Countdown

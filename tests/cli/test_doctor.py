@@ -1,19 +1,15 @@
 """`covey doctor` prints what the rules find, and its status can be used by scripts."""
 
-import argparse
 import json
 
 import pytest
 
-from covey.cli import doctor
+from covey.cli import main
 from tests.runs.synthetic import Story, write_run
 
 
 def command(*arguments):
-    parser = argparse.ArgumentParser()
-    doctor.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["doctor", *map(str, arguments)])
-    return doctor.run(args)
+    return main(["doctor", *map(str, arguments)])
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_every_prompt_has_its_completions_in_order(generate, data):
 def test_a_completion_does_not_depend_on_what_else_is_asked(generate, data, monkeypatch):
     many = generate(data, "-n", 3)
     assert [line for line in many if line["index"] == 0] == generate(data)
-    monkeypatch.setattr("covey.cli.generate.CHUNK", 2)
+    monkeypatch.setattr("covey.cli.verbs.generate.CHUNK", 2)
     assert generate(data, "-n", 3) == many
     assert generate(data, "-n", 3, "--seed", 1) != many
 

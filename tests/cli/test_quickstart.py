@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from covey.cli import main
-from covey.tasks.quickstart import ASSETS, POLICY, REWARD_MODEL
+from covey.tasks.quickstart_run import ASSETS, POLICY, REWARD_MODEL
 
 
 def accuracies(line):

@@ -3,16 +3,19 @@
 import math
 import re
 import warnings
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from transformers import HfArgumentParser
 
 from covey import GRPOConfig, ModelConfig, get_peft_config
 from covey.config import UnknownSettingError, get_kbit_device_map, get_quantization_config
-from covey.config.choices import LOSS_TYPES, SAID_ELSEWHERE
+from covey.config.choices import LOSS_TYPES, OTHER_SETTINGS
 from covey.errors import ConfigError, CoveyWarning
 from covey.sample.sampling import generation_options
+from covey.types import LossType
 
 
 def settings(**given):
@@ -130,7 +133,7 @@ def test_hardware_that_is_missing_falls_back_or_raises():
 def test_apples_mps_is_not_trained_on(monkeypatch):
     """It has no float64, in which sampling draws: the first round would raise a TypeError."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr("covey.config.hardware._has_other_accelerator", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     with pytest.warns(CoveyWarning, match=r"MPS.*float64.*The CPU is used instead") as said:
         config = settings()
     assert len(said) == 1 and config.use_cpu and config.device.type == "cpu" and config.bf16 is False
@@ -264,9 +267,58 @@ def test_a_run_of_no_length_is_refused(epochs):
     assert settings(max_steps=3, num_train_epochs=epochs).max_steps == 3
 
 
-@pytest.mark.parametrize("name", SAID_ELSEWHERE)
+@pytest.mark.parametrize("name", OTHER_SETTINGS)
 def test_what_is_said_elsewhere_is_advice_that_works(name):
-    advice = SAID_ELSEWHERE[name]
+    advice = OTHER_SETTINGS[name]
     settings = dict(re.findall(r'(\w+)="(\w+)"', advice))
     assert settings and name not in LOSS_TYPES
     GRPOConfig(output_dir="unused", use_cpu=True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ([], dict(loss_type="dapo", scale_rewards="group", display="auto", record_completions="all")),
+        (
+            ["--loss_type", "grpo", "--kl_estimator", "k2", "--beta", "0.1"],
+            dict(loss_type="grpo", kl_estimator="k2"),
+        ),
+        (["--scale_rewards", "none"], dict(scale_rewards="none")),
+        (["--scale_rewards", "True"], dict(scale_rewards="group")),
+        (["--scale_rewards", "False"], dict(scale_rewards="none")),
+        (["--record_completions", "0.5"], dict(record_completions=0.5)),
+        (["--generation_kwargs", '{"min_new_tokens": 3}'], dict(generation_kwargs={"min_new_tokens": 3})),
+    ],
+)
+def test_the_parser_of_transformers_reads_the_settings(words, values):
+    [config] = HfArgumentParser(GRPOConfig).parse_args_into_dataclasses(["--output_dir", "unused", *words])
+    assert {name: getattr(config, name) for name in values} == values
+
+
+def test_the_parser_of_transformers_names_the_choices(capsys):
+    with pytest.raises(SystemExit):
+        HfArgumentParser(GRPOConfig).parse_args_into_dataclasses(
+            ["--output_dir", "unused", "--loss_type", "GRPO"]
+        )
+    assert "'grpo', 'dr_grpo'" in capsys.readouterr().err.replace("choose from ", "").replace("(", "")
+
+
+def test_every_loss_type_has_an_entry():
+    assert set(LOSS_TYPES) == set(get_args(LossType))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("display", "display is 'odd'; it must be one of 'auto', 'live', 'plain'."),
+        ("kl_estimator", "kl_estimator is 'odd'; it must be one of 'k1', 'k2', 'k3'."),
+        ("scale_rewards", "scale_rewards is 'odd'; it must be one of 'group', 'batch', 'none'."),
+        ("cispo_bound", "cispo_bound is 'odd'; it must be one of 'absolute', 'relative'."),
+    ],
+)
+def test_a_choice_is_refused_with_what_there_is(name, message):
+    with pytest.raises(ConfigError) as error:
+        settings(**{name: "odd"})
+    assert str(error.value) == message
+    with pytest.raises(ConfigError, match=r"bnb_4bit_quant_type is 'int4'; it must be one of 'nf4', 'fp4'\."):
+        ModelConfig(bnb_4bit_quant_type="int4")

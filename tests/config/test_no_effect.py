@@ -14,7 +14,8 @@ from covey.errors import ConfigError
 from covey.metrics import Mean
 from covey.score.estimators import Outcomes, estimator
 from covey.score.shaping import Shaping, shaped_totals
-from covey.update import build
+from covey.trainer.checks import check_own_loss
+from covey.trainer.parts import make_entropy_bonus
 from tests.ranks import alone
 from tests.update.steps import settings, step
 
@@ -32,7 +33,7 @@ def update_numbers(given):
 
 def score_numbers(given):
     """Advantages of two groups with two rewards."""
-    s = settings(**given)
+    s = vars(settings(**given))
     estimate = estimator(s["advantage_estimator"], s["multi_objective_aggregation"], s["scale_rewards"])
     weights = np.broadcast_to([1.0, 0.5], VALUES.shape)
     shaping = Shaping(s["truncated_reward"], s["truncated_in_baseline"])
@@ -42,7 +43,7 @@ def score_numbers(given):
 
 def bonus_numbers(given):
     """The coefficient over a few steps."""
-    bonus = build.make_entropy_bonus(settings(**given))
+    bonus = make_entropy_bonus(settings(**given))
     numbers = [bonus.present]
     for entropy in (0.1, 0.1, 0.6, 0.6, 0.6, 0.1):
         bonus.observe(Mean(entropy))
@@ -145,7 +146,7 @@ NAMES_OF_TRL = [
 
 @pytest.mark.parametrize(("alias", "value", "other"), NAMES_OF_TRL)
 def test_names_of_trl_act(alias, value, other):
-    assert settings(**{alias: value})[ALIASES[alias]] == value
+    assert getattr(settings(**{alias: value}), ALIASES[alias]) == value
     assert settings(**{alias: value, ALIASES[alias]: value})[ALIASES[alias]] == value
     with pytest.raises(
         ConfigError, match=f"{alias}={value!r} and {ALIASES[alias]}={other!r} are the same setting"
@@ -155,7 +156,7 @@ def test_names_of_trl_act(alias, value, other):
 
 def test_every_alias_is_tested():
     assert {alias for alias, *_ in NAMES_OF_TRL} == set(ALIASES)
-    assert settings(vllm_importance_sampling_correction=False)["importance_sampling_correction"] is False
+    assert settings(vllm_importance_sampling_correction=False).importance_sampling_correction is False
 
 
 # What would do nothing: settings, and words of the message.
@@ -230,7 +231,7 @@ def test_each_loss_takes_its_settings_and_refuses_the_others(loss_type):
     for name, value in OTHER_VALUE.items():
         given = {**base, name: value}
         if name in LOSS_TYPES[loss_type].settings:
-            assert settings(**given)[name] == value
+            assert getattr(settings(**given), name) == value
         else:
             with pytest.raises(
                 ConfigError, match=f"{name}=.* has no effect with loss_type='{loss_type}'. It acts on"
@@ -301,13 +302,15 @@ def test_a_wrong_value_is_named(given, words):
 
 
 def test_a_loss_of_your_own_takes_no_setting_of_the_losses_it_replaces():
-    defaults = {f.name: f.default for f in fields(GRPOConfig)}
-    build.check_own_loss(settings(loss_type="grpo", importance_sampling_cap=3.0, beta=0.1), defaults)
+    def own(terms):
+        return -terms.advantages * terms.logprobs
+
+    check_own_loss(settings(loss_type="grpo", importance_sampling_cap=3.0, beta=0.1), own)
     with pytest.raises(
         ConfigError, match=r"epsilon=0\.3 has no effect: GRPOTrainer was given a loss of your own"
     ):
-        build.check_own_loss(settings(epsilon=0.3), defaults)
+        check_own_loss(settings(epsilon=0.3), own)
     with pytest.raises(
         ConfigError, match=r"loss_type='sapo' names a loss.*grpo, dr_grpo, dapo, bnpo, prompt_mean"
     ):
-        build.check_own_loss(settings(loss_type="sapo"), defaults)
+        check_own_loss(settings(loss_type="sapo"), own)

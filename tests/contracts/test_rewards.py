@@ -12,6 +12,7 @@ from covey.rewards.contract import Reward
 TESTS = json.dumps([{"name": "f", "args": [2], "expected": 4}])
 ROW = {
     "target": "4",
+    "solution": "4",
     "nums": [1, 3],
     "tests": TESTS,
     "limit": 10,
@@ -47,6 +48,12 @@ REWARDS = {
     "overlong": bundled.SoftOverlong(40, 20),
     "budget": bundled.LengthBudget("limit"),
     "repetition": bundled.Repetition(2),
+    "accuracy_reward": bundled.accuracy_reward,
+    "reasoning_accuracy_reward": bundled.reasoning_accuracy_reward,
+    "think_format_reward": bundled.think_format_reward,
+    "soft_overlong_punishment": bundled.get_soft_overlong_punishment(40, 20),
+    "cosine_scaled": bundled.get_cosine_scaled_reward(50),
+    "repetition_penalty": bundled.get_repetition_penalty_reward(2),
     "calls": bundled.CallTests(),
     "stdio": bundled.StdioTests(tests="program"),
     "asserts": bundled.AssertTests(tests="asserts"),
@@ -111,7 +118,9 @@ def test_has_a_name(function):
 
 def test_hostile_text_is_scored_and_not_paid_for(function):
     row = {"prompt": "Say four.", "target": "4"}
-    hostile = {name: text for name, text in attacks(row).items() if name not in SHAPE_ONLY}
+    # TRL's pattern takes blocks without content.
+    excepted = SHAPE_ONLY | ({"tags only"} if function is bundled.think_format_reward else set())
+    hostile = {name: text for name, text in attacks(row).items() if name not in excepted}
     scores = call(function, list(hostile.values()), [row["prompt"]] * len(hostile))
     assert not [
         name for name, score in zip(hostile, scores, strict=True) if score is not None and not score <= 0

@@ -9,12 +9,11 @@ import torch
 from covey.forecast import memory
 from covey.forecast.memory import Demand, Sizes, layer_bytes, offloaded, peak, phases, totals
 from covey.kernels import head_logprobs as head
-from covey.kernels import logits
 from covey.types import Completion, Prompt
 from covey.update.forward import Forward
 from covey.update.micro_batch import micro_batch
+from covey.update.oom_retry import TokenBudget, tokens_read
 from covey.update.samples import Sample
-from covey.update.token_budget import Budget, tokens_read
 from tests.tiny import tiny_model
 
 SIZES = Sizes(
@@ -142,7 +141,7 @@ def test_a_limit_of_tokens_bounds_a_forward_pass():
 def test_no_part_of_a_micro_batch_reads_more_than_was_reckoned(limit, lengths):
     whole = batch(*lengths, group=6)
     demand = Demand(6, 6, 6, *lengths, max_tokens=limit)
-    parts = Budget(limit).cut(whole)
+    parts = TokenBudget(limit).cut(whole)
     assert max(tokens_read(p, range(p.num_rows)) for p in parts) <= demand.packed_tokens
     assert max(len(p.targets) for p in parts) <= demand.scored_tokens
 
@@ -165,4 +164,4 @@ def test_what_is_offloaded_leaves_the_device_and_is_held_by_the_host(is_checkpoi
 
 def test_the_head_is_reckoned_with_its_own_limits():
     """The forecast has them written down, because it is read without torch."""
-    assert (memory.LOGITS, memory.KEPT) == (logits.CHUNK_BYTES, head.KEPT_BYTES)
+    assert (memory.LOGITS, memory.KEPT) == (head.CHUNK_BYTES, head.KEPT_BYTES)

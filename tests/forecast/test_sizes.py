@@ -3,9 +3,9 @@
 import pytest
 
 from covey.errors import CoveyWarning, LoadingError
-from covey.forecast.lengths import prompt_lengths
-from covey.forecast.sizes import demand_of, sizes_of
-from covey.models.loading import load_policy, with_adapter
+from covey.forecast.sizes import demand_of, prompt_lengths, sizes_of
+from covey.models.adapters import with_adapter
+from covey.models.loading import load_policy
 from covey.recipes import Recipe
 from tests.tiny import tiny_policy
 

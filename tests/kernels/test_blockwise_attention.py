@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import covey.kernels.blockwise_attention as module
-from covey.kernels.blockwise_attention import Section, blocks, blockwise_attention
-from covey.update.packed_attention import _attend
+from covey.kernels.blockwise_attention import PackedSection, blocks, blockwise_attention
+from covey.update.packed_attention import fused_attention
 
 SECTIONS = {
-    "one group": (Section(0, 5, (4, 4, 4)),),
-    "ragged, one of them empty": (Section(0, 3, (1, 0, 7)), Section(11, 6, (2, 5))),
-    "a prompt alone": (Section(0, 9, ()),),
+    "one group": (PackedSection(0, 5, (4, 4, 4)),),
+    "ragged, one of them empty": (PackedSection(0, 3, (1, 0, 7)), PackedSection(11, 6, (2, 5))),
+    "a prompt alone": (PackedSection(0, 9, ()),),
 }
 
 
@@ -61,7 +61,7 @@ def test_blocks_equal_the_whole_matrix(monkeypatch, sections, size):
 @pytest.mark.parametrize("sections", SECTIONS.values(), ids=SECTIONS)
 def test_the_way_of_other_devices_is_the_same(sections):
     def fused(*given):
-        return _attend(*(x[None] for x in given), sections, 0.3, 0.0)[0]
+        return fused_attention(*(x[None] for x in given), sections, 0.3, 0.0)[0]
 
     assert_equals_the_whole_matrix(fused, sections)
 
@@ -82,6 +82,6 @@ def test_no_block_looks_behind_itself():
     """The cost of a long sequence is that of its lower triangle, up to a block."""
     pairs = sum(
         (b.queries.stop - b.queries.start) * (b.own.stop - b.own.start)
-        for b in blocks((Section(0, 1000, ()),), size=100)
+        for b in blocks((PackedSection(0, 1000, ()),), size=100)
     )
     assert pairs == sum(100 * 100 * (n + 1) for n in range(10))

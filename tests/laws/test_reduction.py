@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.types import Completion, Prompt
 from covey.update.reduction import Reduction, Totals, row_weights
-from covey.update.samples import Sample
 
 # Token losses of four completions; sums -1, 1.5, -0.8, 0.4, in all 0.1 over 10 tokens. The first two share a prompt, and
 # so do the last two.
@@ -15,28 +13,18 @@ PROMPTS = [0, 0, 1, 1]
 GLOBAL = ["grpo", "dr_grpo", "dapo", "prompt_mean", "luspo"]
 
 
-def sample(length, prompt, in_loss=True):
-    return Sample(
-        Prompt("p", (1,), seed_key=(prompt, 0)),
-        Completion((5,) * length, (-1.0,) * length, "", "stop"),
-        1.0,
-        0,
-        in_loss,
-    )
-
-
 def reduced(name, losses, cut, prompts=PROMPTS, max_length=8, masked=(), truncated="sequences"):
     """The loss of one optimizer step whose completions are cut into micro-batches of the given sizes."""
     reduction = Reduction(name, max_length, truncated)
-    samples = [
-        sample(len(x), p, i not in masked) for i, (x, p) in enumerate(zip(losses, prompts, strict=True))
-    ]
     starts = [sum(cut[:n]) for n in range(len(cut))]
     parts = [range(s, s + n) for s, n in zip(starts, cut, strict=True)]
-    totals = sum((Totals.of([samples[i] for i in p], truncated) for p in parts), Totals())
+    counts = [
+        ([len(losses[i]) for i in p], [i not in masked for i in p], [prompts[i] for i in p]) for p in parts
+    ]
+    totals = sum((Totals.of(*c, truncated) for c in counts), Totals())
     loss = 0.0
-    for part in parts:
-        weights = row_weights(reduction, [samples[i] for i in part], totals)
+    for part, count in zip(parts, counts, strict=True):
+        weights = row_weights(reduction, *count, totals)
         loss += sum(w * sum(losses[i]) for w, i in zip(weights, part, strict=True) if i not in masked)
     return loss
 
@@ -155,6 +143,6 @@ def test_equals_the_definition(name, step):
 
 
 def test_totals_add_up():
-    left, right = Totals.of([sample(1, 0), sample(3, 0)]), Totals.of([sample(4, 0), sample(2, 1, False)])
-    assert left + right == Totals(8, 4, 2, {(0, 0): 8, (1, 0): 0})
+    left, right = Totals.of([1, 3], [True, True], [0, 0]), Totals.of([4, 2], [True, False], [0, 1])
+    assert left + right == Totals(8, 4, 2, {0: 8, 1: 0})
     assert sum([left, right], Totals()) == left + right

@@ -13,6 +13,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from covey.config.choices import LOSS_TYPES
+from covey.trainer.parts import make_loss
 from tests.update.steps import make_samples, settings, step
 
 SAMPLES = make_samples()
@@ -103,7 +104,7 @@ def test_the_step_does_not_depend_on_the_cut(objective, terms, cut):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_rows_are_left_out_where_nothing_else_needs_them(objective):
     """Five of eight rows have an advantage, and one of them is truncated."""
-    is_idle = LOSS_TYPES[OBJECTIVES[objective]["loss_type"]].is_idle_without_advantage
+    is_idle = not make_loss(settings(**OBJECTIVES[objective])).needs_every_row
     for terms in ("policy", "off policy", "masked", "k3", "entropy", "top entropy"):
         _, _, rows = step(combined(objective, terms), WHOLE)
         idle = 3 if is_idle and terms in ("policy", "off policy", "masked") else 0
@@ -121,7 +122,7 @@ def test_bnpo_is_local_by_definition():
 
 def test_a_loss_of_your_own_keeps_the_law():
     def centred(terms):
-        return -terms.advantages * terms.new + 0.1 * terms.new**2
+        return -terms.advantages * terms.logprobs + 0.1 * terms.logprobs**2
 
     for reduction in ("grpo", "dr_grpo", "dapo", "prompt_mean"):
         configured = settings(loss_type=reduction, beta=0.1)

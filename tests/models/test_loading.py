@@ -6,7 +6,8 @@ from covey import GRPOTrainer
 from covey.cli import main
 from covey.errors import LoadingError
 from covey.models import loading
-from covey.models.folders import is_folder
+from covey.models.adapters import load_adapter
+from covey.models.loading import is_folder
 from covey.rewards.neural.reward_model import load_reward_model
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, make, rows
@@ -19,7 +20,7 @@ def test_a_folder_that_is_not_there_is_no_name_on_a_hub(name):
     for load in (
         loading.load_policy,
         lambda name: loading.load_tokenizer(None, name),
-        loading.load_adapter,
+        load_adapter,
         load_reward_model,
     ):
         with pytest.raises(LoadingError, match="there is no such folder") as raised:

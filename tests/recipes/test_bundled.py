@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from covey.cli import main
-from covey.cli.plan import sections
+from covey.cli.verbs.plan import sections
 from covey.recipes import Recipe
 from tests.tiny import tiny_policy, tiny_reward_model
 

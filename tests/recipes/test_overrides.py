@@ -3,7 +3,8 @@
 import pytest
 
 from covey.errors import ConfigError
-from covey.recipes.overrides import overridden
+from covey.recipes import Recipe
+from covey.recipes.overrides import merged, overridden
 from covey.recipes.reading import read_yaml
 
 RECIPE = """
@@ -72,3 +73,29 @@ def test_a_path_that_leads_nowhere_is_refused(override, message):
     with pytest.raises(ConfigError) as error:
         changed(override)
     assert message in str(error.value)
+
+
+def test_plain_values_replace_what_they_name_and_keep_the_rest():
+    new = {"train": {"lr": {"b": 3}, "beta": None}, "rewards": ["Countdown"], "data": {"limit": 2}}
+    found = merged(read_yaml(RECIPE, "r.yaml"), new)
+    assert found.plain() == {
+        "train": {"beta": None, "lr": {"a": 1, "b": 3}},
+        "rewards": ["Countdown"],
+        "data": {"limit": 2},
+    }
+    assert str(found.value["train"].value["lr"].value["b"].error("wrong")) == "--set train.lr.b: wrong"
+    assert found.value["train"].value["lr"].value["a"].mark.line == 2
+    with pytest.raises(ConfigError, match=r"--set train\.beta\.x: there is no 'x' in 0\.1"):
+        merged(read_yaml(RECIPE, "r.yaml"), {"train": {"beta": {"x": 1}}})
+
+
+def test_a_recipe_with_other_values_is_checked_like_one_that_says_them():
+    sections = {"model": "any", "rewards": ["ThinkFormat"], "eval": {"generator": "countdown"}}
+    recipe = Recipe.of(sections, "here").replaced(eval=None, model={"dtype": "bfloat16"}, train={"beta": 0.5})
+    assert recipe.plain() == {
+        "model": {"model_name_or_path": "any", "dtype": "bfloat16"},
+        "rewards": ["ThinkFormat"],
+        "train": {"beta": 0.5},
+    }
+    with pytest.raises(ConfigError, match=r"^--set train\.beta: beta is 'high'; it must be a number"):
+        recipe.replaced(train={"beta": "high"})

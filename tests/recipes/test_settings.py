@@ -6,7 +6,7 @@ from enum import Enum
 import pytest
 
 from covey import GRPOConfig, ModelConfig
-from covey.config.kinds import describe, kinds_of
+from covey.config.validation import describe, kinds_of
 from covey.errors import ConfigError
 from covey.recipes.listing import listing
 from covey.recipes.nodes import Mark, node_of
@@ -85,9 +85,8 @@ def test_mistakes_are_named_with_their_line(text, message):
 )
 def test_what_the_settings_complain_about_is_said_with_the_line_of_the_one_they_name(text, message, tmp_path):
     node = read_yaml(text, "r.yaml")
-    values = {"output_dir": str(tmp_path), **read(text)}
     with pytest.raises(ConfigError) as error:
-        make(GRPOConfig, values, node)
+        make(GRPOConfig, {"output_dir": str(tmp_path), **read(text)}, node)
     assert str(error.value).startswith(message)
 
 

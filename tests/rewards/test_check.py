@@ -256,7 +256,7 @@ def test_the_report_for_people_and_for_machines():
 
 
 def test_the_method_of_a_mixture():
-    assert Mixture(SameAnswer()).check(ROWS, num_rows=3).num_rows == 3
+    assert check_rewards(Mixture(SameAnswer()), ROWS, num_rows=3).num_rows == 3
 
 
 def test_a_failure_that_explains_itself_is_a_warning_and_a_bare_nan_an_error():

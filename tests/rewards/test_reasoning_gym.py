@@ -7,7 +7,7 @@ import pytest
 
 from covey.errors import DatasetError
 from covey.rewards.reasoning_gym import ReasoningGym, is_allowed
-from covey.tasks.reasoning_gym import reasoning_gym_rows
+from covey.tasks.reasoning_gym_rows import reasoning_gym_rows
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym"

@@ -1,6 +1,7 @@
 """Every rule: a run that provokes it, near misses that do not, and a healthy run on which it is silent."""
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 from covey.runs.hints import RULES, HintWatch, watch_record
-from covey.runs.hints.history import MAX_POINTS, History, change
+from covey.runs.hints.history import MAX_POINTS, History, trend
 from covey.runs.record.group_statistics import group_statistics
+from covey.types import Completion, Group, Prompt, ScoredGroup
 from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, open_writer, settings_of, write_run
 
 STORY = Story(steps=60, prompts_per_step=4, group_size=6)
@@ -277,10 +279,10 @@ def test_a_long_history_does_not_grow_and_keeps_its_ends():
 
 def test_change_says_how_sure_it_is():
     random = np.random.default_rng(0)
-    flat = change(random.normal(0, 1, 200))
-    rising = change(random.normal(0, 1, 200) + np.arange(200) / 50)
+    flat = trend(random.normal(0, 1, 200))
+    rising = trend(random.normal(0, 1, 200) + np.arange(200) / 50)
     assert abs(flat.z) < 3 and rising.z > 8
-    assert change(np.ones(40)).z == 0 and change(np.repeat([0.0, 1.0], 20)).z == np.inf
+    assert trend(np.ones(40)).z == 0 and trend(np.repeat([0.0, 1.0], 20)).z == np.inf
 
 
 def test_a_look_after_a_step_costs_little():
@@ -296,3 +298,66 @@ def test_doctor_of_a_record_without_statistics_or_texts(tmp_path):
     folder = write_run(tmp_path / "record", story, record_completions="none")
     (folder / "group_statistics.jsonl").unlink()
     assert {h.rule for h in watch_record(folder).hints} <= {"loss_is_zero_at_first"}
+
+
+def sampled_group(*totals, truncated=()):
+    """A group of these totals; completions of three tokens, those of `truncated` without an end."""
+    ends = ["length" if i in truncated else "stop" for i in range(len(totals))]
+    completions = tuple(Completion((1, 2, 3), (-1.0,) * 3, "abc", end) for end in ends)
+    return ScoredGroup(Group(Prompt("p", (1,)), completions), {}, totals, (0.0,) * len(totals))
+
+
+def warned(watch, step, *groups):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        told = watch.sampled(step, groups)
+    assert [str(w.message) for w in caught] == [f"Step {step}: {message}" for message in told]
+    return told
+
+
+def test_a_step_without_spread_is_warned_about_before_it_is_taken_and_once():
+    watch = HintWatch()
+    (message,) = warned(watch, 5, sampled_group(-9.0, -9.0), sampled_group(3.0, 3.0))
+    assert message.startswith("No group has any spread")
+    assert warned(watch, 6, sampled_group(1.0, 1.0), sampled_group(2.0, 2.0)) == []
+
+
+def test_one_group_with_spread_is_enough():
+    assert warned(HintWatch(), 1, sampled_group(1.0, 1.0), sampled_group(0.0, 1.0)) == []
+
+
+def test_nothing_scored_and_everything_cut_off_are_warned_about():
+    (message,) = warned(HintWatch(), 1, sampled_group(None, None))
+    assert message.startswith("No reward applied")
+    (message,) = warned(HintWatch(), 1, sampled_group(0.0, 1.0, truncated=(0, 1)))
+    assert "hit the limit of 3 tokens" in message
+    assert warned(HintWatch(), 1) == []
+
+
+def flat_run(watch, steps):
+    """Steps on which all groups agree; returns the rules that are new."""
+    numbers = {"frac_reward_zero_std": 1.0, "reward": 0.0}
+    found = []
+    for step in steps:
+        warned(watch, step, sampled_group(0.0, 0.0))
+        found += [hint.rule for hint in watch.step(step, numbers)]
+    return found
+
+
+def test_a_fault_that_was_warned_about_is_no_new_hint_while_it_goes_on():
+    watch = HintWatch()
+    assert "no_group_has_spread" not in flat_run(watch, range(1, 30))
+    assert [h.rule for h in watch.hints] == ["no_group_has_spread"]
+    unwarned = HintWatch()
+    new = [h.rule for step in range(1, 30) for h in unwarned.step(step, {"frac_reward_zero_std": 1.0})]
+    assert new == ["no_group_has_spread"]
+
+
+def test_a_fault_that_comes_back_is_a_new_hint():
+    watch = HintWatch()
+    flat_run(watch, [1])
+    for step in range(2, 40):
+        watch.step(step, {"frac_reward_zero_std": 0.0, "reward": 0.5})
+    assert [name for name in flat_run(watch, range(40, 60)) if name == "no_group_has_spread"] == [
+        "no_group_has_spread"
+    ]

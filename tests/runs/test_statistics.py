@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.runs.statistics import (
-    average_at_k,
     bootstrap_interval,
     mcnemar,
     mean_interval,
     paired_test,
     pass_at_k,
-    pass_at_k_interval,
     student_quantile,
     wilson_interval,
 )
@@ -87,15 +85,6 @@ def test_pass_at_k_refuses_fewer_completions_than_k():
         pass_at_k(3, 1, 4)
     with pytest.raises(ValueError, match="5 correct of 3"):
         pass_at_k(3, 5, 1)
-
-
-def test_pass_at_k_over_prompts_leaves_out_those_with_too_few():
-    interval = pass_at_k_interval([[1, 0, 0, 0], [0, 0, 0, 0], [1]], k=2)
-    assert interval.estimate == pytest.approx((0.5 + 0.0) / 2)
-
-
-def test_average_at_k_weighs_prompts_equally():
-    assert average_at_k([[1, 1, 1, 1, 1, 1], [0], []]).estimate == 0.5
 
 
 @pytest.mark.parametrize(

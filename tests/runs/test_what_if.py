@@ -8,6 +8,7 @@ import pytest
 
 from covey.errors import ConfigError, CoveyWarning, RewardError
 from covey.rewards.contract import Reward
+from covey.rewards.mixture import Mixture
 from covey.runs import RunWriter
 from covey.runs.what_if import WhatIf, rescore
 from covey.score.estimators import Outcomes, estimator
@@ -69,7 +70,8 @@ def scored(
     weights, functions = weights or WEIGHTS, functions or FUNCTIONS
     rewards = [Reward(function, name) for name, function in functions.items()]
     estimate = estimator(name, aggregation, scale)
-    return Scorer(rewards, weights, estimate, shaping=shaping).score(groups(step))[0]
+    scorer = Scorer(Mixture(*rewards), weights, estimate, shaping=shaping)
+    return scorer.add_advantages(scorer.run_rewards(groups(step))[0])[0]
 
 
 def record(folder, steps=6, aggregation="sum_then_normalize", scale="group", **options):

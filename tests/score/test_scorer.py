@@ -4,9 +4,11 @@ import math
 
 import pytest
 
+from covey.metrics import merge
 from covey.rewards.contract import Reward
-from covey.score.counts import completion_metrics
+from covey.rewards.mixture import Mixture
 from covey.score.estimators import estimator
+from covey.score.score_metrics import completion_metrics
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from tests.ranks import on_ranks
@@ -15,7 +17,7 @@ from tests.ranks import on_ranks
 def scorer(weights, *functions, aggregation="sum_then_normalize", **kwargs):
     rewards = [Reward(f, f.__name__) for f in functions]
     named = {r.name: w for r, w in zip(rewards, weights, strict=True)}
-    return Scorer(rewards, named, estimator("grpo", aggregation, "group"), **kwargs)
+    return Scorer(Mixture(*rewards), named, estimator("grpo", aggregation, "group"), **kwargs)
 
 
 def numbers(name, *values):
@@ -28,13 +30,19 @@ def numbers(name, *values):
     return reward
 
 
+def score(scorer, groups, **kwargs):
+    scored, metrics = scorer.run_rewards(groups, **kwargs)
+    scored, more = scorer.add_advantages(scored)
+    return scored, merge(metrics, more)
+
+
 def values(metrics):
     return {name: metric.value for name, metric in metrics.items()}
 
 
 def test_weighted_totals_advantages_and_metrics(group):
     s = scorer([0.7, 0.3], numbers("f1", 1, 0, 1, 0), numbers("f2", 0, 0, 1, 1))
-    (scored,), metrics = s.score([group("a", "b", "c", "d")])
+    (scored,), metrics = score(s, [group("a", "b", "c", "d")])
     assert scored.totals == pytest.approx((0.7, 0.0, 1.0, 0.3))
     assert scored.advantages == pytest.approx((0.45476, -1.13689, 1.13689, -0.45476), abs=6e-6)
     assert metrics["reward"].value == pytest.approx(0.5)
@@ -50,7 +58,7 @@ def test_each_task_is_scored_by_its_own_reward(group):
         return [2.0 if t == "code" else None for t in task]
 
     groups = [group("a", "b", "c", "d", task="math"), group("a", "b", task="code")]
-    (maths, code), metrics = scorer([1, 1], math_reward, code_reward).score(groups)
+    (maths, code), metrics = score(scorer([1, 1], math_reward, code_reward), groups)
     assert maths.advantages == pytest.approx((0.86588, -0.86588, 0.86588, -0.86588), abs=1e-5)
     assert code.advantages == (0.0, 0.0)
     assert {s.status for s in maths.scores["code_reward"]} == {"not_applicable"}
@@ -60,7 +68,7 @@ def test_each_task_is_scored_by_its_own_reward(group):
 
 
 def test_nothing_scored_is_no_number_and_no_advantage(group):
-    (scored,), metrics = scorer([1], numbers("f", None, None)).score([group("a", "b")])
+    (scored,), metrics = score(scorer([1], numbers("f", None, None)), [group("a", "b")])
     assert scored.totals == (None, None)
     assert scored.advantages == (0.0, 0.0)
     assert metrics["reward"].value is None
@@ -70,7 +78,7 @@ def test_nothing_scored_is_no_number_and_no_advantage(group):
 
 def test_spread_is_taken_within_groups(group):
     # (-9, -9) and (3, 3): the rewards differ, but no group has any spread
-    (one, two), metrics = scorer([1], numbers("f", -9, -9, 3, 3)).score([group("a", "b"), group("c", "d")])
+    (one, two), metrics = score(scorer([1], numbers("f", -9, -9, 3, 3)), [group("a", "b"), group("c", "d")])
     assert one.advantages == two.advantages == (0.0, 0.0)
     assert metrics["frac_reward_zero_std"].value == 1.0
     assert metrics["reward_std"].value == 0.0
@@ -84,7 +92,7 @@ def test_normalize_then_sum_sees_every_reward(group):
         numbers("f2", 1, 1, 1, 0),
         aggregation="normalize_then_sum",
     )
-    (scored,), _ = s.score([group("a", "b", "c", "d")])
+    (scored,), _ = score(s, [group("a", "b", "c", "d")])
     # one group: whitening divides (-0.19996 × 3, 0.59988) by its deviation 0.39992 + 1e-4
     assert scored.advantages == pytest.approx((-0.49988, -0.49988, -0.49988, 1.49963), abs=2e-5)
 
@@ -96,12 +104,12 @@ def test_statistics_beyond_a_group_are_taken_over_all_ranks(group):
     def on_rank(rank, gather):
         s = scorer([1], numbers("f", *((1, 0), (10, 4))[rank]), gather=gather, rank=rank)
         s.estimate = estimator("grpo", "sum_then_normalize", "batch")
-        (scored,), _ = s.score([(one, two)[rank]])
+        (scored,), _ = score(s, [(one, two)[rank]])
         return scored.advantages
 
     both = scorer([1], numbers("f", 1, 0, 10, 4))
     both.estimate = estimator("grpo", "sum_then_normalize", "batch")
-    (left, right), _ = both.score([one, two])
+    (left, right), _ = score(both, [one, two])
     shares = on_ranks(2, on_rank)
     assert shares[0] == pytest.approx(left.advantages)
     assert shares[1] == pytest.approx(right.advantages)
@@ -121,19 +129,19 @@ def test_shaping_moves_advantages_and_not_the_reward(group):
     s = scorer([1], numbers("f", 1, 1, 0, 1))
     s.shaping = Shaping(truncated_reward=0.0)
     cut = group("a", "b", "c", "d", truncated=(1,))
-    (scored,), metrics = s.score([cut])
+    (scored,), metrics = score(s, [cut])
     assert scored.totals == (1.0, 1.0, 0.0, 1.0)
     assert scored.advantages == pytest.approx((0.86588, -0.86588, -0.86588, 0.86588), abs=1e-5)
     assert metrics["reward"].value == 0.75
     s.shaping = Shaping(truncated_in_baseline=False)
-    (scored,), _ = s.score([cut])
+    (scored,), _ = score(s, [cut])
     # mean and spread of 1, 0, 1
     assert scored.advantages == pytest.approx((0.57725, 0.0, -1.15450, 0.57725), abs=1e-5)
 
 
 def test_penalties_are_taken_off_before_advantages(group):
     s = scorer([1], numbers("f", 1, 1))
-    (scored,), metrics = s.score([group("a", "b")], penalties=[0.5, 0.0])  # 0.5 and 1: deviation 0.353553
+    (scored,), metrics = score(s, [group("a", "b")], penalties=[0.5, 0.0])  # 0.5 and 1: deviation 0.353553
     assert scored.totals == (1.0, 1.0)
     assert scored.advantages == pytest.approx((-0.70691, 0.70691), abs=1e-5)
     assert metrics["reward/kl_penalty"].value == 0.25
@@ -143,5 +151,5 @@ def test_penalties_are_taken_off_before_advantages(group):
 def test_estimators_see_the_lengths(group):
     s = scorer([1], numbers("f", 1, 0))
     s.estimate = estimator("opo")
-    (scored,), _ = s.score([group("a", "bcd")])
+    (scored,), _ = score(s, [group("a", "bcd")])
     assert scored.advantages == pytest.approx((0.75, -0.25))

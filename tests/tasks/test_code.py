@@ -5,14 +5,16 @@ import time
 
 import pytest
 
+from covey.rewards.rules.arithmetic import ExpressionError
 from covey.tasks.code import (
     LEVELS,
     NUM_TESTS,
     CodePuzzle,
-    Step,
+    CodeStep,
     code_puzzles,
     code_reward,
     code_rows,
+    parse_program,
     passes,
     render,
 )
@@ -57,12 +59,12 @@ def test_programs_of_other_puzzles_fail():
     ],
 )
 def test_programs_have_the_parentheses_they_need_and_no_more(steps, expected):
-    assert render([Step(*s) for s in steps]) == expected
+    assert render([CodeStep(*s) for s in steps]) == expected
 
 
 def test_two_wordings_of_a_function_are_one_puzzle():
-    twice = CodePuzzle((Step("add", "x"),), (0,))
-    double = CodePuzzle((Step("multiply by", 2),), (1,))
+    twice = CodePuzzle((CodeStep("add", "x"),), (0,))
+    double = CodePuzzle((CodeStep("multiply by", 2),), (1,))
 
     assert twice.key == double.key
 
@@ -87,6 +89,12 @@ def test_two_wordings_of_a_function_are_one_puzzle():
 )
 def test_only_the_little_language_is_understood(program, expected):
     assert passes(program, [[0, 1], [5, 6], [-2, -1]]) is expected
+
+
+def test_long_numbers_are_refused():
+    assert passes("def f(x): return x+111111111111", [[0, 111111111111]])
+    with pytest.raises(ExpressionError, match="more than 12 digits"):
+        parse_program("def f(x): return " + "1" * 13)
 
 
 def test_attacks_are_not_paid_and_do_not_take_long(attacks):

@@ -3,7 +3,7 @@
 import pytest
 
 from covey.errors import DatasetError
-from covey.rewards import AssertTests, Mixture, SameAnswer, reward
+from covey.rewards import AssertTests, Mixture, SameAnswer, check_rewards, reward
 from covey.tasks.datasets import COLUMNS, as_rows
 
 GSM8K = {
@@ -40,7 +40,7 @@ def test_all_rows_have_the_same_columns_and_their_rewards_pay_for_their_solution
     mix = Mixture(
         reward(SameAnswer("answer"), tasks="gsm8k"), reward(AssertTests(), tasks={"mbpp", "humaneval"})
     )
-    report = mix.check(rows)
+    report = check_rewards(mix, rows)
     assert report.exit_code == 0, str(report)
     assert report.rewards["same_answer"].gold_share == report.rewards["assert_tests"].gold_share == 1.0
 

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from covey.tasks import code_reward, countdown_reward, quickstart
+from covey.tasks import code_reward, countdown_reward, quickstart_run
 from covey.tasks.code import CodePuzzle
 from covey.tasks.countdown import CountdownPuzzle, countdown_puzzles
 from covey.tasks.split import split_of
@@ -34,16 +34,16 @@ def test_no_demonstration_is_of_a_held_out_puzzle(drawn):
 
 
 def test_what_is_asked_of_a_held_out_puzzle_is_asked_in_no_demonstration(drawn):
-    asked = {row["prompt"][0]["content"] for rows in quickstart.held_out_rows().values() for row in rows}
+    asked = {row["prompt"][0]["content"] for rows in quickstart_run.held_out_rows().values() for row in rows}
 
     assert not asked & {d.prompt for d in drawn}
 
 
 def test_no_row_of_the_run_is_of_a_held_out_puzzle():
-    asked = {row["prompt"][0]["content"] for rows in quickstart.held_out_rows().values() for row in rows}
+    asked = {row["prompt"][0]["content"] for rows in quickstart_run.held_out_rows().values() for row in rows}
 
     for seed in range(3):
-        assert not asked & {row["prompt"][0]["content"] for row in quickstart.train_rows(seed)}
+        assert not asked & {row["prompt"][0]["content"] for row in quickstart_run.train_rows(seed)}
 
 
 def test_careful_authors_are_right_and_careless_ones_about_one_time_in_three(tools):

@@ -8,8 +8,8 @@ import pytest
 from covey.errors import DatasetError
 from covey.tasks.code import code_puzzles
 from covey.tasks.countdown import LEVELS, countdown_puzzles
+from covey.tasks.friendly_text import text_prompts
 from covey.tasks.split import HELD_OUT_SHARE, draw_distinct, split_of
-from covey.tasks.text import text_prompts
 
 DRAW = {
     "countdown": lambda seed, split: countdown_puzzles(400, seed=seed, split=split),

@@ -38,8 +38,8 @@ def test_every_step_is_full_of_groups_with_a_signal(tmp_path, stream):
         seen.append(list(batches))
         return original(model, batches, *more)
 
-    original = trainer.updater.prepared
-    trainer.updater.prepared = step
+    original = trainer.updater.prepare
+    trainer.updater.prepare = step
     trainer.train()
     for batches in seen:
         groups = {g for b in batches for g in b.groups}
@@ -129,14 +129,14 @@ def test_batch_statistics_are_those_of_the_groups_that_are_trained_on(tmp_path):
         **{**SETTINGS, "max_steps": 1, "scale_rewards": "batch", "dynamic_sampling_rounds": 6},
     )
     kept = []
-    original = trainer.scorer.settle
+    original = trainer.scorer.add_advantages
 
-    def settle(judged):
-        scored, metrics = original(judged)
+    def add_advantages(groups):
+        scored, metrics = original(groups)
         kept.extend(scored)
         return scored, metrics
 
-    trainer.scorer.settle = settle
+    trainer.scorer.add_advantages = add_advantages
     trainer.train()
     rewards = torch.tensor([s.totals for s in kept])
     want = (rewards - rewards.mean(1, keepdim=True)) / (rewards.flatten().std() + 1e-4)

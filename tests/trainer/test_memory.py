@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from covey.errors import ConfigError, CoveyWarning
-from covey.update.oom_retry import Repetition
-from covey.update.token_budget import Budget
+from covey.update.oom_retry import OomRetry, TokenBudget
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, config, make, rows
 
@@ -99,14 +98,14 @@ def test_a_completion_that_does_not_fit_alone_is_an_error(tmp_path):
 
 
 def test_several_processes_cannot_repeat_a_step():
-    repetition = Repetition(Budget(), lambda: 3, print, rank=0, ranks=2)
+    retry = OomRetry(TokenBudget(), lambda: 3, print, rank=0, ranks=2)
 
     def work():
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     batch = type("Batch", (), {"num_rows": 8})
     with pytest.raises(torch.OutOfMemoryError, match=r"Step 3 .* process 0.*Other processes are waiting"):
-        repetition.attempt(work, batch)
+        retry.attempt(work, batch)
 
 
 def test_other_errors_come_through(tmp_path):
@@ -136,13 +135,13 @@ def test_a_limit_of_tokens_changes_the_passes_and_not_the_step(tmp_path):
 def test_sharded_weights_refuse_a_limit(tmp_path):
     from accelerate.utils import DistributedType
 
-    from covey.trainer.checks import check_can_cut
+    from covey.trainer.parts import check_token_limit
 
     args = config(tmp_path, max_tokens_per_forward=100)
-    check_can_cut(args, DistributedType.MULTI_GPU)
+    check_token_limit(args, DistributedType.MULTI_GPU)
     for kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         with pytest.raises(ConfigError, match="max_tokens_per_forward=100 does not go with"):
-            check_can_cut(args, kind)
+            check_token_limit(args, kind)
 
 
 def test_offloading_has_no_effect_without_a_gpu_and_says_so(tmp_path):

@@ -73,7 +73,7 @@ def test_the_divergence_in_the_reward(tmp_path):
     trainer = make(folder, tmp_path, recorder, rows(), beta=beta, kl_in_reward=True)
     with torch.no_grad():
         for name, value in AutoModelForCausalLM.from_pretrained(other).named_parameters():
-            trainer.reference.values[name].copy_(value)
+            trainer.updater.reference.values[name].copy_(value)
     trainer.train()
     divergences = [
         sum(_logprobs(folder, p, c)) - sum(_logprobs(other, p, c))
@@ -97,7 +97,7 @@ def _logprobs(folder, prompt, ids):
 
 def test_a_loss_of_your_own_is_trained_on(tmp_path):
     def reinforce(terms):
-        return -terms.advantages * terms.new
+        return -terms.advantages * terms.logprobs
 
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
     recorder = Recorder(by_length)
@@ -107,7 +107,7 @@ def test_a_loss_of_your_own_is_trained_on(tmp_path):
 
 def test_a_loss_of_your_own_and_a_named_one_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="was given one as `loss`"):
-        make("unused", tmp_path, Recorder(REWARDS), rows(), loss=lambda t: -t.new, loss_type="sapo")
+        make("unused", tmp_path, Recorder(REWARDS), rows(), loss=lambda t: -t.logprobs, loss_type="sapo")
     with pytest.raises(ConfigError, match=r"loss is 'reinforce'; it must be a function.*loss_type="):
         make("unused", tmp_path, Recorder(REWARDS), rows(), loss="reinforce")
 

@@ -6,15 +6,15 @@ from covey import GRPOConfig
 from covey.errors import ConfigError
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
-from covey.trainer.checks import eval_sampling, sampling
+from covey.trainer.parts import make_eval_sampling, make_sampling
 from covey.types import Prompt
 from tests.tiny import EOS, PAD, STOP, tiny_model, tiny_tokenizer
 
 
 def training_and_evaluation(**given):
     args = GRPOConfig(output_dir="unused", **given)
-    training = sampling(args, (EOS,), PAD)
-    return training, eval_sampling(args, training)
+    training = make_sampling(args, (EOS,), PAD)
+    return training, make_eval_sampling(args, training)
 
 
 @pytest.mark.parametrize("ids", [STOP, [STOP, EOS], (STOP,)], ids=str)

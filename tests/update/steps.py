@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from covey import GRPOConfig
-from covey.types import Completion, Prompt
-from covey.update import build
-from covey.update.assemble import assemble
-from covey.update.micro_batch import MicroBatch
+from covey.trainer import parts
+from covey.types import Completion, Gather, Prompt
+from covey.update.micro_batch import MicroBatch, build_micro_batches
 from covey.update.samples import Sample
 from covey.update.terms import Loss, loss_terms
-from tests.ranks import Gather, on_ranks
+from covey.update.updater import needs_every_row
+from tests.ranks import on_ranks
 
 VOCABULARY = 5
 Cut = Sequence[Sequence[Sequence[int]]]
@@ -32,9 +32,9 @@ def _config(given: tuple[tuple[str, Any], ...]) -> GRPOConfig:
     return GRPOConfig(output_dir="unused", max_completion_length=8, report_to="none", **dict(given))
 
 
-def settings(**given: Any) -> dict[str, Any]:
-    """All settings by name, validated."""
-    return vars(_config(tuple(sorted(given.items()))))
+def settings(**given: Any) -> GRPOConfig:
+    """A configuration with these settings, validated."""
+    return _config(tuple(sorted(given.items())))
 
 
 def drawn(seed: int, length: int, spread: float = 1.0) -> Tensor:
@@ -89,13 +89,13 @@ class Table:
 
 
 def step(
-    given: dict[str, Any],
+    given: GRPOConfig,
     cut: Cut,
     own: Loss | None = None,
     drops_rows: bool = True,
 ) -> tuple[float, list[float], int]:
     """Loss, gradient by all logits, and rows computed, of one optimizer step that is cut this way."""
-    samples = make_samples(given["mask_truncated_completions"])
+    samples = make_samples(given.mask_truncated_completions)
     table = Table(samples)
     results = on_ranks(
         len(cut), lambda rank, gather: _share(given, cut[rank], samples, table, own, drops_rows, gather)
@@ -111,7 +111,7 @@ def step(
 
 
 def _share(
-    given: dict[str, Any],
+    given: GRPOConfig,
     cut: Sequence[Sequence[int]],
     samples: Sequence[Sample],
     table: Table,
@@ -120,21 +120,18 @@ def _share(
     gather: Gather,
 ) -> tuple[Tensor, int]:
     """One rank's share of the loss, and the rows that it computed."""
-    objective, selection = build.make_objective(given, own), build.make_selection(given, own)
-    numbered = [[(i, samples[i]) for i in part] for part in cut]
-    every_row = build.needs_every_row(given, own) or not drops_rows
-    batches = [
-        _doubled(b) for b in assemble(numbered, len(cut), build.make_reduction(given), gather, every_row)
-    ]
+    objective, selection = parts.make_objective(given, own), parts.make_selection(given, own)
+    bonus, reduction = parts.make_entropy_bonus(given), parts.make_reduction(given)
+    every_row = needs_every_row(objective, selection, bonus) or not drops_rows
+    batches = [_doubled(b) for b in build_micro_batches(samples, cut, len(cut), reduction, gather, every_row)]
     entropies = []
     for batch in batches:
-        batch.old, entropy = table.score(batch, table.old)
+        batch.old_logprobs, entropy = table.score(batch, table.old)
         entropies.append(entropy)
-        if objective.beta and not given["kl_in_reward"]:
-            batch.reference = table.score(batch, table.reference)[0]
+        if objective.beta:
+            batch.ref_logprobs = table.score(batch, table.reference)[0]
     if selection.is_needed:
         selection.choose(batches, entropies, gather)
-    bonus = build.make_entropy_bonus(given)
     loss = torch.zeros((), dtype=torch.float64)
     for batch in batches:
         part, _ = objective(loss_terms(batch, *table.score(batch, table.new)), bonus.present)
@@ -144,6 +141,6 @@ def _share(
 
 def _doubled(batch: MicroBatch) -> MicroBatch:
     """In float64: the weights are float32 in a run, and a law should not drown in their rounding."""
-    for name in ("advantages", "weights", "sampled"):
+    for name in ("advantages", "weights", "sampler_logprobs"):
         setattr(batch, name, getattr(batch, name).double())
     return batch

@@ -11,12 +11,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import covey.kernels.head_logprobs as head_module
-import covey.kernels.logits as logits_module
-from covey.kernels.blockwise_attention import Section
-from covey.kernels.head_logprobs import chunked_logprobs
-from covey.kernels.logits import Logits
+from covey.kernels.blockwise_attention import PackedSection
+from covey.kernels.head_logprobs import LogitForm, chunked_logprobs
 from covey.types import Completion, Prompt
-from covey.update.forward import Forward, _telling_rows, packed_logprobs, plain_logprobs
+from covey.update.forward import Forward, packed_logprobs, plain_logprobs, rows_to_compare
 from covey.update.micro_batch import micro_batch
 from covey.update.packed_attention import packed_attention
 from covey.update.packing import pack
@@ -156,7 +154,7 @@ def test_rows_of_a_batch_do_not_see_one_another():
 
 def test_a_prompt_is_read_once_and_last_tokens_not_at_all():
     packed = pack(batch_of([(7, (5, 9)), (3, (2, 2))]))
-    assert packed.num_tokens == 7 + 4 + 8 + 3 + 1 + 1
+    assert packed.ids.numel() == 7 + 4 + 8 + 3 + 1 + 1
     assert packed.positions[0].tolist() == [*range(7), *range(7, 11), *range(7, 15), *range(3), 3, 3]
 
 
@@ -238,7 +236,7 @@ def test_keywords_without_a_value_change_nothing():
     """Layers name what they may have; a window is kept by `Forward`."""
     q = torch.randn(1, 2, 3, 4)
     nothing = dict(softcap=None, s_aux=None, sliding_window=4, is_causal=True, use_cache=False)
-    sections = (Section(0, 2, (1,)),)
+    sections = (PackedSection(0, 2, (1,)),)
     want = packed_attention(torch.nn.Identity(), q, q, q, None, sections=sections)[0]
     got = packed_attention(torch.nn.Identity(), q, q, q, None, sections=sections, **nothing)[0]
     assert torch.equal(got, want)
@@ -265,7 +263,7 @@ def test_chunks_equal_the_naive_way(monkeypatch, cap, scale, temperature, bias, 
     inputs = [x.detach().float().requires_grad_() for x in exact]
     targets = torch.randint(0, 301, (50,))
     got = chunked_logprobs(
-        inputs[0], inputs[1], inputs[2] if bias else None, targets, Logits(scale, cap, temperature)
+        inputs[0], inputs[1], inputs[2] if bias else None, targets, LogitForm(scale, cap, temperature)
     )
     z = F.linear(exact[0], exact[1], exact[2] if bias else None) * scale
     z = (cap * torch.tanh(z / cap) if cap else z) / temperature
@@ -284,7 +282,7 @@ def test_a_nearly_certain_token_keeps_its_gradient_in_half_precision():
     """1 - p is taken before it is rounded: p itself would be 1 in bfloat16."""
     hidden = torch.tensor([[1.0]], dtype=torch.bfloat16, requires_grad=True)
     weight = torch.tensor([[7.0], [0.0]])
-    chunked_logprobs(hidden, weight, None, torch.tensor([0]), Logits())[0].sum().backward()
+    chunked_logprobs(hidden, weight, None, torch.tensor([0]), LogitForm())[0].sum().backward()
     assert hidden.grad.item() == pytest.approx(7 * (1 - torch.tensor(7.0).sigmoid().item()), rel=0.02)
 
 
@@ -292,7 +290,7 @@ def test_impossible_tokens_leave_the_entropy_finite():
     hidden = torch.randn(3, 4)
     weight = torch.randn(5, 4)
     bias = torch.tensor([0.0, float("-inf"), 0.0, 0.0, 0.0])
-    logprobs, entropy = chunked_logprobs(hidden, weight, bias, torch.tensor([0, 2, 3]), Logits())
+    logprobs, entropy = chunked_logprobs(hidden, weight, bias, torch.tensor([0, 2, 3]), LogitForm())
     assert torch.isfinite(logprobs).all() and torch.isfinite(entropy).all()
 
 
@@ -311,23 +309,25 @@ class Largest(TorchDispatchMode):
 
 def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch):
     """The largest tensor on the way, forward and backward, is a chunk of logits or what may be kept of them."""
-    monkeypatch.setattr(logits_module, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(head_module, "CHUNK_BYTES", 2**20)
     monkeypatch.setattr(head_module, "KEPT_BYTES", 2**21)
     tokens, vocabulary = 2048, 4000
     hidden = torch.randn(tokens, 8, requires_grad=True)
     weight = torch.randn(vocabulary, 8, requires_grad=True)
     with Largest() as largest:
-        logprobs, _ = chunked_logprobs(hidden, weight, None, torch.zeros(tokens, dtype=torch.long), Logits())
+        logprobs, _ = chunked_logprobs(
+            hidden, weight, None, torch.zeros(tokens, dtype=torch.long), LogitForm()
+        )
         logprobs.sum().backward()
     assert largest.elements == 2**21 // (4 * vocabulary) * vocabulary < tokens * vocabulary
 
 
 def test_nothing_is_kept_where_there_is_no_backward_pass(monkeypatch):
     """Old and reference log-probabilities, though the weights want gradients: one chunk is the largest tensor."""
-    monkeypatch.setattr(logits_module, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(head_module, "CHUNK_BYTES", 2**20)
     weight = torch.randn(4000, 8, requires_grad=True)
     with Largest() as largest, torch.no_grad():
-        chunked_logprobs(torch.randn(2048, 8), weight, None, torch.zeros(2048, dtype=torch.long), Logits())
+        chunked_logprobs(torch.randn(2048, 8), weight, None, torch.zeros(2048, dtype=torch.long), LogitForm())
     assert largest.elements == 2**20 // (4 * 4000) * 4000
 
 
@@ -342,4 +342,4 @@ def test_nothing_is_kept_where_there_is_no_backward_pass(monkeypatch):
 )
 def test_the_first_use_compares_siblings_and_a_stranger(groups, rows):
     """A check of the whole micro-batch would hold its logits, which packing is there to avoid."""
-    assert _telling_rows(batch_of(groups)) == rows
+    assert rows_to_compare(batch_of(groups)) == rows

@@ -69,7 +69,7 @@ def test_far_apart_is_finite(gap):
 def test_masked_tokens_are_not_there(sample):
     """Whatever a masked token's numbers are, infinite ones included, nothing changes."""
     batch = micro_batch([sample(3, 1.0, written=(True, False, True))], [0], [0.5])
-    batch.old, batch.reference = tensor(-1.1, -9.0, -1.0), tensor(-1.0, -9.0, -1.2)
+    batch.old_logprobs, batch.ref_logprobs = tensor(-1.1, -9.0, -1.0), tensor(-1.0, -9.0, -1.2)
     results = []
     for middle in (-2.0, -math.inf):
         new = tensor(-1.0, middle, -1.0).requires_grad_()
@@ -86,18 +86,18 @@ def test_terms_are_the_tokens_in_the_loss(sample):
     batch = micro_batch(rows, [0, 1, 2], [0.1, 0.2, 0.0])
     new = torch.arange(6.0)
     t = loss_terms(batch, new)
-    assert t.new.tolist() == t.old.tolist() == [0, 1, 2, 4]
+    assert t.logprobs.tolist() == t.old_logprobs.tolist() == [0, 1, 2, 4]
     assert t.row.tolist() == [0, 0, 1, 1] and t.num_rows == 3
     assert t.advantages.tolist() == [1, 1, -1, -1]
     assert t.weights.tolist() == torch.tensor([0.1, 0.1, 0.2, 0.2]).tolist()
-    assert t.reference is t.entropy is t.is_forking is t.is_covariant is None
-    assert t.row_sums(t.new).tolist() == [1, 6, 0]
-    assert t.row_means(t.new).tolist() == [0.5, 0.5, 3, 3]
+    assert t.ref_logprobs is t.entropy is t.is_forking is t.is_covariant is None
+    assert t.row_sums(t.logprobs).tolist() == [1, 6, 0]
+    assert t.row_means(t.logprobs).tolist() == [0.5, 0.5, 3, 3]
 
 
 def test_an_empty_mask_is_a_loss_of_zero_with_a_gradient(sample):
     batch = micro_batch([sample(2, in_loss=False)], [0], [0.0])
-    batch.reference = torch.zeros(2)
+    batch.ref_logprobs = torch.zeros(2)
     new = torch.tensor([-1.0, -1.0], requires_grad=True)
     loss, metrics = Objective(Clipped(), beta=0.1)(loss_terms(batch, new, torch.ones(2)))
     loss.backward()
@@ -107,7 +107,7 @@ def test_an_empty_mask_is_a_loss_of_zero_with_a_gradient(sample):
 
 def test_a_loss_of_your_own():
     def reinforce(t):
-        return -t.advantages * t.new
+        return -t.advantages * t.logprobs
 
     def with_metrics(t):
         return reinforce(t), {"my/number": Mean(3.0)}
@@ -120,7 +120,7 @@ def test_a_loss_of_your_own():
 
 def test_a_loss_that_is_not_one_number_per_token_is_named():
     def my_loss(t):
-        return (-t.advantages * t.new).mean()
+        return (-t.advantages * t.logprobs).mean()
 
     with pytest.raises(ConfigError, match=r"'my_loss' gave \(\) for 2 tokens.*shape \(2,\)"):
         Objective(my_loss)(terms([[0.0, 0.0]], [1.0]))
@@ -131,7 +131,7 @@ def test_a_loss_that_is_not_one_number_per_token_is_named():
 @pytest.mark.parametrize("number", [3.0, 3, torch.tensor(3.0)])
 def test_a_metric_that_does_not_add_up_is_named(number):
     def my_loss(t):
-        return -t.advantages * t.new, {"my/number": number}
+        return -t.advantages * t.logprobs, {"my/number": number}
 
     with pytest.raises(
         ConfigError, match=r"'my_loss' gave the metric 'my/number' as .*from covey.metrics import Mean"
@@ -141,20 +141,22 @@ def test_a_metric_that_does_not_add_up_is_named(number):
 
 def test_a_loss_without_gradient_is_named():
     def detached(t):
-        return -t.advantages * t.new.detach()
+        return -t.advantages * t.logprobs.detach()
 
     for beta in (0.0, 0.1):
-        with pytest.raises(ConfigError, match=r"'detached' gave losses without gradient.*terms.new"):
+        with pytest.raises(ConfigError, match=r"'detached' gave losses without gradient.*terms.logprobs"):
             Objective(detached, beta=beta)(terms([[0.0]], [1.0], reference=[[-1.0]]))
 
 
-@pytest.mark.parametrize("use", [lambda t: t.new - t.reference, lambda t: t.reference.exp() * t.new])
+@pytest.mark.parametrize(
+    "use", [lambda t: t.logprobs - t.ref_logprobs, lambda t: t.ref_logprobs.exp() * t.logprobs]
+)
 def test_a_loss_that_looks_at_a_term_that_is_not_there(use):
-    with pytest.raises(ConfigError, match=r"terms.reference needs beta above 0"):
+    with pytest.raises(ConfigError, match=r"terms.ref_logprobs needs beta above 0"):
         Objective(use)(terms([[0.0, 0.0]], [1.0]))
 
     def has_a_bug(t):
-        return t.new + None
+        return t.logprobs + None
 
     with pytest.raises(TypeError):  # the user's own, with the reference there
         Objective(has_a_bug, beta=0.1)(

@@ -1,4 +1,4 @@
-"""The reference lends its weights to the policy's own module, and always gives the policy's back."""
+"""The reference swaps its weights into the policy's own module, and always gives the policy's back."""
 
 import pytest
 import torch
@@ -25,13 +25,13 @@ def test_only_trained_weights_are_kept(policy):
     assert set(Reference(policy).values) == {"1.weight", "1.bias"}
 
 
-def test_lends_the_weights_of_its_moment(policy):
+def test_swaps_in_the_weights_of_its_moment(policy):
     x = torch.ones(1, 2)
     before, reference = policy(x), Reference(policy)
     move(policy, 1.0)
     moved = policy(x)
-    with reference.lent_to(policy) as lent:
-        inside = lent(x)
+    with reference.swapped_into(policy) as swapped:
+        inside = swapped(x)
         assert not inside.requires_grad
     assert torch.equal(inside, before.detach())
     assert torch.equal(policy(x), moved)
@@ -42,7 +42,7 @@ def test_gives_the_weights_back_after_an_error(policy):
     reference = Reference(policy)
     move(policy, 1.0)
     own = policy[1].weight.detach().clone()
-    with pytest.raises(RuntimeError, match="inside"), reference.lent_to(policy):
+    with pytest.raises(RuntimeError, match="inside"), reference.swapped_into(policy):
         raise RuntimeError("inside")
     assert torch.equal(policy[1].weight, own)
 
@@ -61,5 +61,5 @@ def test_moves_by_its_share_and_restores(policy):
 def test_weights_that_zero3_takes_apart_are_refused(policy):
     reference = Reference(policy)
     policy[1].weight.ds_id = 1
-    with pytest.raises(LoadingError, match=r"ZeRO-3.*FSDP2.*beta=0"), reference.lent_to(policy):
+    with pytest.raises(LoadingError, match=r"ZeRO-3.*FSDP2.*beta=0"), reference.swapped_into(policy):
         pass

@@ -8,7 +8,7 @@ import torch
 from covey.update.losses.clipped import Clipped
 from covey.update.objective import Objective
 from covey.update.sampler_correction import (
-    Correction,
+    SamplerCorrection,
     gap_metrics,
     importance_weights,
     off_policy_mask,
@@ -40,13 +40,14 @@ def gapped(gaps=GAPS, advantage=1.0, **kwargs):
     ],
 )
 def test_weights(mode, cap, floor, weights):
-    got = importance_weights(gapped(), Correction(mode, cap, floor))
+    got = importance_weights(gapped(), SamplerCorrection(mode, cap, floor))
     assert got.tolist() == pytest.approx(weights, abs=1e-6)
     assert not got.requires_grad
 
 
 @pytest.mark.parametrize(
-    ("correction", "loss"), [(Correction(cap=2.0), -1.149776), (Correction("sequence_mask", 3.0), -1.491825)]
+    ("correction", "loss"),
+    [(SamplerCorrection(cap=2.0), -1.149776), (SamplerCorrection("sequence_mask", 3.0), -1.491825)],
 )
 def test_the_token_mean_of_a_corrected_loss(correction, loss):
     objective = Objective(Clipped(), correction)
@@ -58,14 +59,14 @@ def test_the_token_mean_of_a_corrected_loss(correction, loss):
 
 def test_rounding_is_exactly_one():
     for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
-        assert importance_weights(gapped([3e-4, -3e-4, 4e-4]), Correction(mode)).tolist() == [1.0] * 3
+        assert importance_weights(gapped([3e-4, -3e-4, 4e-4]), SamplerCorrection(mode)).tolist() == [1.0] * 3
     # many small gaps of one sign are no rounding: exp(2.5) after 5,000 tokens
-    drifted = importance_weights(gapped([5e-4] * 5000), Correction("sequence_truncate", None))
+    drifted = importance_weights(gapped([5e-4] * 5000), SamplerCorrection("sequence_truncate", None))
     assert drifted[0].item() == pytest.approx(math.exp(2.5))
 
 
 def test_weights_do_not_touch_the_divergence():
-    objective = Objective(Clipped(), Correction(cap=2.0), beta=0.5)
+    objective = Objective(Clipped(), SamplerCorrection(cap=2.0), beta=0.5)
     zero = gapped(advantage=0.0, reference=[[-1.3] * 3])
     got, _ = objective(zero)
     k3 = math.exp(-0.3) + 0.3 - 1

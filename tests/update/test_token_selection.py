@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from covey.update.losses.clipped import Clipped
 from covey.update.micro_batch import micro_batch
 from covey.update.objective import Objective
-from covey.update.token_selection import Selection, high_covariance, top_entropy
+from covey.update.token_selection import TokenSelection, high_covariance, top_entropy
 from tests.ranks import alone, on_ranks
 from tests.terms import tensor, terms
 
@@ -99,9 +99,9 @@ def test_choices_do_not_depend_on_the_cut_or_the_ranks(step, at, share):
 def test_choosing_notes_it_in_the_micro_batches(sample):
     batches = [micro_batch([sample(2, 1.0)], [0], [1.0]), micro_batch([sample(2, -1.0)], [1], [1.0])]
     for batch, old in zip(batches, (LOGPROBS[:2], LOGPROBS[2:]), strict=True):
-        batch.old = old
-    selection = Selection(entropy_share=0.5, covariance_share=0.25)
-    assert selection.is_needed and not Selection().is_needed
+        batch.old_logprobs = old
+    selection = TokenSelection(entropy_share=0.5, covariance_share=0.25)
+    assert selection.is_needed and not TokenSelection().is_needed
     selection.choose(batches, [tensor(0.1, 0.2), tensor(0.9, 0.8)], alone)
     assert [b.is_forking.tolist() for b in batches] == [[False, False], [True, True]]
     assert [b.is_covariant.tolist() for b in batches] == [[False, False], [False, True]]

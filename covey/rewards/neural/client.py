@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import random
+import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
-import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
+
+import httpx2
 
 from covey.types import Message
 
@@ -24,7 +22,7 @@ class ClientError(Exception):
 
 
 class ChatClient(Protocol):
-    """What a judge needs: messages in, text out.
+    """A judge's connection to a model: messages in, text out.
 
     Raises:
         ClientError: there is no answer, also after retries.
@@ -40,6 +38,8 @@ RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 class OpenAIClient:
     """Asks `base_url`/chat/completions.
 
+    A call that is cancelled, or takes longer than `timeout`, closes its connection at once.
+
     Args:
         base_url: up to and including the version, for example `http://localhost:8000/v1`.
         model: the model's name on the server.
@@ -54,6 +54,7 @@ class OpenAIClient:
 
     _next: float
     """When the next request may start, where their rate is limited; of a monotonic clock."""
+    _loops: dict[asyncio.AbstractEventLoop, tuple[httpx2.AsyncClient, asyncio.Semaphore]]
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class OpenAIClient:
         timeout: float = 60.0,
         max_retries: int = 4,
         backoff: float = 1.0,
-        **parameters: Any,
+        **parameters: object,
     ) -> None:
         self.url = base_url.rstrip("/") + "/chat/completions"
         self.model = model
@@ -77,14 +78,20 @@ class OpenAIClient:
         self.max_retries = max_retries
         self.backoff = backoff
         self.parameters = {"temperature": 0.0, **parameters}
-        self._prepare()
+        self._start()
 
     async def complete(self, messages: Sequence[Message]) -> str:
-        """The text of the first choice."""
-        async with self._slot():
+        """Return the text of the first choice.
+
+        Raises:
+            ClientError: there is no answer, also after retries.
+        """
+        connection, slots = self._of_this_loop()
+        async with slots:
             for attempt in range(self.max_retries + 1):
+                await self._wait_for_turn()
                 try:
-                    return await self._ask(messages)
+                    return await self._post(connection, messages)
                 except _Later as later:
                     if attempt == self.max_retries:
                         raise ClientError(f"{self.url}: {later} ({attempt + 1} tries)") from None
@@ -92,12 +99,7 @@ class OpenAIClient:
                     await asyncio.sleep(max(wait, later.seconds))
         raise AssertionError("a loop of at least one try")
 
-    async def _ask(self, messages: Sequence[Message]) -> str:
-        await self._turn()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._post, list(messages))
-
-    async def _turn(self) -> None:
+    async def _wait_for_turn(self) -> None:
         """Wait until the rate allows one more request."""
         if self.requests_per_minute is None:
             return
@@ -105,55 +107,62 @@ class OpenAIClient:
             now = time.monotonic()
             start = max(self._next, now)
             self._next = start + 60.0 / self.requests_per_minute
-        wait = start - now
-        await asyncio.sleep(wait)
+        await asyncio.sleep(start - now)
 
-    def _post(self, messages: list[Message]) -> str:
-        body = {"model": self.model, "messages": messages, **self.parameters}
+    async def _post(self, connection: httpx2.AsyncClient, messages: Sequence[Message]) -> str:
+        body = {"model": self.model, "messages": list(messages), **self.parameters}
         headers = {"Content-Type": "application/json"}
         key = os.environ.get(self.api_key_env)
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
-                return _text(response.read())
-        except urllib.error.HTTPError as error:
-            said = error.read(500).decode("utf-8", "replace")
-            if error.code in RETRIED:
-                raise _Later(
-                    f"status {error.code}: {said}", _seconds(error.headers.get("Retry-After"))
-                ) from None
-            raise ClientError(f"{self.url}: status {error.code}: {said}") from None
-        except (OSError, http.client.HTTPException) as error:  # refused, lost, too slow
+            async with asyncio.timeout(self.timeout):
+                response = await connection.post(self.url, content=json.dumps(body), headers=headers)
+        except TimeoutError:
+            raise _Later("TimeoutError: timed out") from None
+        except httpx2.LocalProtocolError:  # its text would show the header, and so the key
+            raise ClientError(f"{self.url}: the key in {self.api_key_env} cannot be sent") from None
+        except httpx2.RequestError as error:  # refused, lost
             raise _Later(f"{type(error).__name__}: {error}") from None
+        if response.is_success:
+            return _text(response.content)
+        reason = f"status {response.status_code}: {response.content[:500].decode('utf-8', 'replace')}"
+        if response.status_code in RETRIED:
+            raise _Later(reason, _seconds(response.headers.get("Retry-After")))
+        raise ClientError(f"{self.url}: {reason}")
 
-    def _slot(self) -> asyncio.Semaphore:
-        """A semaphore belongs to the loop that it is used in; another trainer has another loop."""
+    def _of_this_loop(self) -> tuple[httpx2.AsyncClient, asyncio.Semaphore]:
+        """Connections and semaphores belong to the loop that they are used in; another trainer has another loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._slots:
-            self._slots[loop] = asyncio.Semaphore(self.max_concurrency)
-        return self._slots[loop]
+        if loop not in self._loops:
+            self._loops = {known: parts for known, parts in self._loops.items() if not known.is_closed()}
+            connection = httpx2.AsyncClient(
+                verify=ssl.create_default_context(),  # the system's certificates, as other programs use them
+                timeout=None,  # `_post` limits the request as a whole
+                # Connections that nobody uses would outlive the loop.
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+            )
+            self._loops[loop] = connection, asyncio.Semaphore(self.max_concurrency)
+        return self._loops[loop]
 
-    def _prepare(self) -> None:
+    def _start(self) -> None:
         self._lock = threading.Lock()
         self._next = 0.0
-        self._pool = ThreadPoolExecutor(self.max_concurrency, thread_name_prefix="covey-judge")
-        self._slots: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+        self._loops = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if not key.startswith("_")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._prepare()
+        self._start()
 
 
 class _Later(Exception):
     """Not now; perhaps later, after some seconds."""
 
-    def __init__(self, said: str, seconds: float = 0.0) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, seconds: float = 0.0) -> None:
+        super().__init__(reason)
         self.seconds = seconds
 
 

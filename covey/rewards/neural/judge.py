@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from covey.rewards.contract import Failure
 from covey.rewards.execution.loop import event_loop
-from covey.rewards.failure import Failure
 from covey.rewards.neural.client import ChatClient, ClientError
 from covey.rewards.neural.rubric import Rubric
 from covey.rewards.options import RewardOptions
 from covey.rewards.text import text_of, without_reasoning
-from covey.types import Message, PromptContent
+from covey.types import Message, PromptContent, message_text
 
 MAX_VERDICTS = 50
 """Objects of a reply that are looked at."""
@@ -74,7 +74,7 @@ class Judge:
         **columns: Any,
     ) -> list[float]:
         references = columns[self.reference] if self.reference else [None] * len(completions)
-        scores = event_loop().submit(self._score_all(prompts, completions, references)).result()
+        scores = event_loop().run(self._score_all(prompts, completions, references))
         if log_metric is not None and scores:
             log_metric(
                 f"judges/{self.__name__}/failed_share",
@@ -165,4 +165,4 @@ def verdict_in(reply: str, number: str) -> dict[str, Any] | None:
 def _conversation(prompt: PromptContent) -> str:
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(f"{m.get('role', '')}: {text_of({**m, 'role': 'assistant'})}" for m in prompt)
+    return "\n\n".join(f"{m.get('role', '')}: {message_text(m)}" for m in prompt)

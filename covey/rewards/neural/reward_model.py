@@ -16,10 +16,9 @@ from typing import Any, Literal
 import torch
 
 from covey.errors import LoadingError, RewardError
-from covey.models.folders import not_loaded
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.text import without_reasoning
-from covey.types import Message, PromptContent
+from covey.types import Message, PromptContent, message_text
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
 """How several labels become one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
@@ -227,6 +226,8 @@ def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) 
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+    from covey.models.loading import not_loaded
+
     own = {key: options.pop(key) for key in _OPTIONS if key in options}
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(
@@ -303,15 +304,10 @@ def _joined(prompt: list[Message], completion: list[Message]) -> list[Message]:
     """
     if not prompt or not completion or prompt[-1].get("role") != "assistant":
         return prompt + completion
-    begun, first = _content(prompt[-1]), completion[0]
-    if not _content(first).startswith(begun):
-        first = {**first, "content": begun + _content(first)}
+    begun, first = message_text(prompt[-1]), completion[0]
+    if not message_text(first).startswith(begun):
+        first = {**first, "content": begun + message_text(first)}
     return [*prompt[:-1], first, *completion[1:]]
-
-
-def _content(message: Message) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else ""
 
 
 def _pad_id(tokenizer: Any) -> int:

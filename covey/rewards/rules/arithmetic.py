@@ -4,21 +4,31 @@ The grammar, on one line of ASCII:
 
     sum     = product { ("+" | "-") product }
     product = operand { ("*" | "/") operand }
-    operand = [ "-" ] ( integer | "(" sum ")" )
+    operand = [ "-" ] ( integer | name | "(" sum ")" )
 
-Integers have no leading zeros. There is no power, no point, no implied product and no unary plus.
+Integers have no leading zeros, names are lower-case letters. There is no power, no point, no implied product and no
+unary plus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 MAX_CHARACTERS = 512
 MAX_DEPTH = 64
 
-Token = int | str
+_TOKEN = re.compile(r"[ \t]*(0|[1-9][0-9]*|[a-z]+|[-+*/()])")  # [0-9]: \d has other scripts' digits too
+_LEVELS = ("+-", "*/")
+"""Binary operators, those that bind loosest first."""
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+class ExpressionError(ValueError):
+    """The text is no expression, or the expression has no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,123 +39,105 @@ class Expression:
     digits than the text has.
     """
 
-    postfix: tuple[Token, ...]
-    """Operands and operators in the order of a stack machine; `~` negates."""
+    postfix: tuple[int | str, ...]
+    """Integers, names and operators in the order of a stack machine; `~` negates."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The integers as written, in order."""
         return tuple(token for token in self.postfix if isinstance(token, int))
 
-    def value(self) -> Fraction | None:
-        """The exact value; None where something is divided by zero."""
+    def value(self, names: Mapping[str, int] | None = None) -> Fraction:
+        """Compute the exact value.
+
+        Raises:
+            ExpressionError: division by zero, or a name that `names` lacks.
+        """
         stack: list[Fraction] = []
         for token in self.postfix:
             if isinstance(token, int):
                 stack.append(Fraction(token))
             elif token == "~":
                 stack.append(-stack.pop())
-            else:
+            elif token in _OPERATIONS:
                 right, left = stack.pop(), stack.pop()
                 if token == "/" and right == 0:
-                    return None
+                    raise ExpressionError("division by zero")
                 stack.append(_OPERATIONS[token](left, right))
+            elif names is None or token not in names:
+                raise ExpressionError(f"unknown name {token!r}")
+            else:
+                stack.append(Fraction(names[token]))
         return stack.pop()
 
 
-_OPERATIONS = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
-    "/": lambda left, right: left / right,
-}
+def parse_expression(text: str, operators: str = "+-*/") -> Expression:
+    """Read a text that is one expression; `operators` are the ones that it may have.
 
-
-def parse_expression(text: str) -> Expression | None:
-    """Read an expression; None where the text is not exactly one."""
+    Raises:
+        ExpressionError: the text is anything else, or too long, or too deep.
+    """
     text = text.strip()
-    if not text or len(text) > MAX_CHARACTERS:
-        return None
-    try:
-        parser = _Parser(_tokens(text))
-        parser.sum(depth=0)
-    except _NotArithmetic:
-        return None
-    return Expression(tuple(parser.postfix)) if parser.at_end() else None
-
-
-class _NotArithmetic(Exception):
-    pass
-
-
-def _tokens(text: str) -> list[Token]:
-    tokens: list[Token] = []
-    place = 0
+    if len(text) > MAX_CHARACTERS:
+        raise ExpressionError(f"longer than {MAX_CHARACTERS} characters")
+    tokens, place = [], 0
     while place < len(text):
-        character = text[place]
-        if character in "+-*/()":
-            tokens.append(character)
-        elif "0" <= character <= "9":  # str.isdigit would take other scripts' digits
-            end = place + 1
-            while end < len(text) and "0" <= text[end] <= "9":
-                end += 1
-            if character == "0" and end > place + 1:
-                raise _NotArithmetic
-            tokens.append(int(text[place:end]))
-            place = end
-            continue
-        elif character not in " \t":
-            raise _NotArithmetic
-        place += 1
-    return tokens
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise ExpressionError(f"unexpected {text[place]!r}")
+        tokens.append(match[1])
+        place = match.end()
+    parser = _Parser(tokens, operators)
+    parser.read(depth=0)
+    if parser.next:
+        raise ExpressionError(f"{parser.next!r} follows a complete expression")
+    return Expression(tuple(parser.postfix))
 
 
 class _Parser:
     """Recursive descent over tokens; appends to `postfix` as it reads."""
 
-    def __init__(self, tokens: list[Token]) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: list[str], operators: str) -> None:
+        self.tokens = [*tokens, ""]  # an empty token marks the end
+        self.operators = operators
         self.place = 0
-        self.postfix: list[Token] = []
+        self.postfix: list[int | str] = []
 
-    def at_end(self) -> bool:
-        return self.place == len(self.tokens)
+    @property
+    def next(self) -> str:
+        return self.tokens[self.place]
 
-    def sum(self, depth: int) -> None:
-        self._chain(("+", "-"), self._product, depth)
-
-    def _product(self, depth: int) -> None:
-        self._chain(("*", "/"), self._operand, depth)
-
-    def _chain(self, operators: tuple[str, str], part: Callable[[int], None], depth: int) -> None:
-        part(depth)
-        while self._peek() in operators:
-            operator = self._take()
-            part(depth)
-            self.postfix.append(operator)
-
-    def _operand(self, depth: int) -> None:
-        negative = self._peek() == "-"
-        if negative:
-            self._take()
-        token = self._take()
-        if isinstance(token, int):
-            self.postfix.append(token)
-        elif token == "(" and depth < MAX_DEPTH:
-            self.sum(depth + 1)
-            if self._take() != ")":
-                raise _NotArithmetic
-        else:
-            raise _NotArithmetic
-        if negative:
-            self.postfix.append("~")
-
-    def _peek(self) -> Token | None:
-        return self.tokens[self.place] if self.place < len(self.tokens) else None
-
-    def _take(self) -> Token:
-        token = self._peek()
-        if token is None:
-            raise _NotArithmetic
-        self.place += 1
+    def take(self) -> str:
+        token = self.tokens[self.place]
+        self.place += bool(token)
         return token
+
+    def read(self, depth: int, level: int = 0) -> None:
+        """Read a sum at level 0, a product at level 1, an operand at level 2."""
+        if level == len(_LEVELS):
+            return self.operand(depth)
+        self.read(depth, level + 1)
+        while self.next and self.next in _LEVELS[level]:
+            sign = self.take()
+            if sign not in self.operators:
+                raise ExpressionError(f"{sign!r} is not allowed")
+            self.read(depth, level + 1)
+            self.postfix.append(sign)
+
+    def operand(self, depth: int) -> None:
+        if depth >= MAX_DEPTH:
+            raise ExpressionError(f"nested deeper than {MAX_DEPTH}")
+        token = self.take()
+        is_negative = token == "-"
+        if is_negative:
+            token = self.take()
+        if token == "(":
+            self.read(depth + 1)
+            if self.take() != ")":
+                raise ExpressionError("a parenthesis is not closed")
+        elif token.isalnum():
+            self.postfix.append(int(token) if token.isdigit() else token)
+        else:
+            raise ExpressionError(f"expected an operand, found {token or 'the end'!r}")
+        if is_negative:
+            self.postfix.append("~")

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure
 from covey.rewards.rules.against_gold import AgainstGold
-from covey.rewards.rules.arithmetic import parse_expression
+from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.extract import Source, last_boxed
 from covey.rewards.rules.gold import missing_gold
 from covey.rewards.rules.numbers import exact_number
-from covey.rewards.rules.symbolic import Verdict, symbolic
+from covey.rewards.rules.symbolic import Verdict, compare
 from covey.types import PromptContent
 
 MAX_CHARACTERS = 2_000
@@ -75,7 +75,7 @@ def compare_answers(
     if seconds is None or not open_rows:
         return [verdict or "different" for verdict in verdicts]
     pairs = [(plain(golds[i] or ""), plain(answers[i] or "")) for i in open_rows]
-    for i, verdict in zip(open_rows, symbolic().compare(pairs, seconds), strict=True):
+    for i, verdict in zip(open_rows, compare(pairs, seconds), strict=True):
         verdicts[i] = verdict
     return [verdict or "different" for verdict in verdicts]
 
@@ -90,7 +90,7 @@ def exact_verdict(gold: str | None, answer: str | None) -> Verdict | None:
         return "different"
     if plain_gold == plain_answer:
         return "same"
-    if _is_words(plain_gold):
+    if is_words(plain_gold):
         return "same" if plain_gold.casefold() == plain_answer.casefold() else "different"
     wanted, given = rational(plain_gold), rational(plain_answer)
     if wanted is None or given is None:
@@ -130,8 +130,10 @@ def rational(text: str) -> Fraction | None:
     number = exact_number(text)
     if number is not None:
         return number
-    expression = parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(_fraction, text)))
-    return None if expression is None else expression.value()
+    try:
+        return parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(_fraction, text))).value()
+    except ExpressionError:
+        return None
 
 
 _SIMPLE_FRACTION = re.compile(
@@ -151,7 +153,7 @@ def _power(match: re.Match[str]) -> str:
     return str(base**exponent) if exponent >= 0 else f"(1/{base**-exponent})"
 
 
-def _is_words(text: str) -> bool:
+def is_words(text: str) -> bool:
     """Words and single choice letters; not names that mean a number, and no letter that may be a variable."""
     is_text = re.fullmatch(r"[A-Za-z][A-Za-z' -]*", text) is not None
     return is_text and text.casefold() not in _CONSTANTS and (len(text) > 1 or text in "ABCDEFGH")

@@ -46,13 +46,6 @@ def said_by(completions: Sequence[PromptContent], prompts: Sequence[PromptConten
     return ["" if is_echo(prompt, text) else text for prompt, text in zip(prompts, texts, strict=True)]
 
 
-def begun_by(prompt: PromptContent) -> str:
-    """What a chat prompt had already said in the assistant's name; a completion's message begins with it."""
-    if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
-        return ""
-    return last_text_of(prompt)
-
-
 def is_echo(prompt: PromptContent, text: str) -> bool:
     """Whether a completion is its prompt, or the last message of it, once more."""
     stripped = text.strip()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from covey.rewards.rules.blocks import only_block, parse_blocks
-from covey.rewards.rules.extract import after_reasoning, begun_by, last_boxed, said_by
-from covey.types import PromptContent
+from covey.rewards.rules.extract import after_reasoning, last_boxed, said_by
+from covey.types import PromptContent, prefill_of
 
 
 class ThinkFormat:
@@ -32,7 +32,7 @@ class ThinkFormat:
         self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
     ) -> list[float]:
         texts = said_by(completions, prompts)
-        begun = [begun_by(prompt) for prompt in prompts] if prompts is not None else [""] * len(texts)
+        begun = [prefill_of(prompt) for prompt in prompts] if prompts is not None else [""] * len(texts)
         return [
             float(self._holds(text) or (text.startswith(start) and self._holds(text[len(start) :])))
             for text, start in zip(texts, begun, strict=True)

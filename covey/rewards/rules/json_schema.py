@@ -1,181 +1,191 @@
-"""A validator for the JSON Schema keywords that structured answers use.
+"""JSON schemas, by the package jsonschema. Imported where a schema is used, and in the workers that apply slow ones.
 
-Supported: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items,
-prefixItems, minItems, maxItems, uniqueItems, minLength, maxLength, minimum, maximum, exclusiveMinimum, exclusiveMaximum,
-multipleOf, allOf, anyOf, oneOf, not, $ref into $defs, and annotations. `pattern` and `format` are not: a pattern is a
-regular expression run on hostile text. A schema with another keyword is refused, not half applied.
+A schema is applied in full or refused: an unknown keyword, a format that cannot be checked and a reference that leads
+nowhere are errors, not annotations.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
-Schema = Mapping[str, Any] | bool
+from jsonschema import Draft202012Validator, FormatChecker, ValidationError, validators
+from jsonschema.exceptions import SchemaError
+from jsonschema.protocols import Validator
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from covey.rewards.rules.json_format import read_json
+
+SLOW = frozenset(
+    {"pattern", "patternProperties", "format", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"}
+)
+"""Keywords that can take far more time than the text is long, above all regular expressions on hostile text."""
 
 _ANNOTATIONS = frozenset(
-    {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
+    [
+        "$schema",
+        "$id",
+        "$anchor",
+        "$dynamicAnchor",
+        "$comment",
+        "$defs",
+        "definitions",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "discriminator",
+        "contentEncoding",
+        "contentMediaType",
+        "then",
+        "else",
+        "minContains",
+        "maxContains",
+    ]
 )
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda v: isinstance(v, dict),
-    "array": lambda v: isinstance(v, list),
-    "string": lambda v: isinstance(v, str),
-    "boolean": lambda v: isinstance(v, bool),
-    "null": lambda v: v is None,
-    "number": lambda v: _is_number(v),
-    "integer": lambda v: _is_number(v) and float(v).is_integer(),
-}
-MAX_REFERENCES = 64
-"""Longest chain of `$ref` and subschemas on one value."""
+"""Keywords that say nothing of a value, or that another keyword applies."""
+_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = frozenset(
+    [
+        "items",
+        "additionalItems",
+        "additionalProperties",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+        "propertyNames",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    ]
+)
 
 
-def check_schema(schema: Any, root: Any = None) -> None:
-    """Refuse a schema that this validator would not apply in full.
+def read_schema(schema: object) -> tuple[str, bool]:
+    """Check a schema; return it as JSON text, and whether it has slow keywords.
 
     Raises:
-        ValueError: a keyword or a type that is not supported, or a `$ref` that leads nowhere.
+        ValueError: it is no JSON schema, or has something that would not be applied.
     """
-    root = schema if root is None else root
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, Mapping):
-        raise ValueError(f"A JSON schema is an object or a boolean, not {schema!r}.")
-    for keyword, argument in schema.items():
-        if keyword == "$ref":
-            _resolve(argument, root)
-        elif keyword == "type" and not set(_as_list(argument)) <= set(_TYPES):
-            raise ValueError(f"JSON schema: type {argument!r}; known are {', '.join(_TYPES)}.")
-        elif keyword not in _KEYWORDS and keyword not in _ANNOTATIONS:
+    try:
+        text = json.dumps(schema)
+        root = json.loads(text)
+        kind = validators.validator_for(root, default=Draft202012Validator)
+        kind.check_schema(root)
+    except SchemaError as error:
+        raise ValueError(f"JSON schema: {error.message}.") from None
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(f"A JSON schema is an object or a boolean, not {schema!r}.") from None
+    resource = Resource.from_contents(root, default_specification=DRAFT202012)
+    resolver = Registry().with_resource(resource.id() or "", resource).resolver(resource.id() or "")
+    used: set[str] = set()
+    for part in _parts(root):
+        used |= set(part)
+        _check_keywords(part, kind)
+        try:
+            resolver.lookup(part.get("$ref", "#"))
+        except Unresolvable:
             raise ValueError(
-                f"JSON schema: keyword {keyword!r} is not supported; supported are {', '.join(sorted(_KEYWORDS))}."
+                f"JSON schema: $ref {part['$ref']!r} leads nowhere; only references inside the schema ('#/...') are "
+                "followed."
+            ) from None
+    return text, bool(used & SLOW)
+
+
+def _check_keywords(part: Mapping[str, Any], kind: type[Validator]) -> None:
+    known = sorted({*kind.VALIDATORS, *_ANNOTATIONS})
+    for keyword in part:
+        if keyword not in known:
+            raise ValueError(
+                f"JSON schema: keyword {keyword!r} is not supported; supported are {', '.join(known)}."
             )
-        for inner in _subschemas(keyword, argument):
-            check_schema(inner, root)
-
-
-def validates(value: Any, schema: Schema, root: Schema | None = None, depth: int = 0) -> bool:
-    """Whether a parsed JSON value satisfies a schema that `check_schema` accepted."""
-    root = schema if root is None else root
-    if isinstance(schema, bool):
-        return schema
-    if depth > MAX_REFERENCES:
-        return False
-    inner = _Inner(root, depth)
-    return all(_KEYWORDS[k](value, schema[k], schema, inner) for k in schema if k in _KEYWORDS)
-
-
-class _Inner:
-    """Validates against a subschema, keeping the root for `$ref` and counting the depth."""
-
-    def __init__(self, root: Schema, depth: int) -> None:
-        self.root, self.depth = root, depth
-
-    def __call__(self, value: Any, schema: Schema) -> bool:
-        return validates(value, schema, self.root, self.depth + 1)
-
-
-def _subschemas(keyword: str, argument: Any) -> list[Any]:
-    if keyword in ("properties", "$defs", "definitions"):
-        return list(argument.values())
-    if keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
-        return list(argument)
-    if keyword in ("items", "additionalProperties", "not"):
-        return [argument]
-    return []
-
-
-def _resolve(reference: Any, root: Any) -> Any:
-    found = root
-    if not isinstance(reference, str) or not reference.startswith("#"):
+    formats = _format_checker(kind).checkers
+    if "format" in part and part["format"] not in formats:
         raise ValueError(
-            f"JSON schema: $ref {reference!r}; only references inside the schema ('#/...') are followed."
+            f"JSON schema: format {part['format']!r} cannot be checked; {', '.join(sorted(formats))} can. More can after "
+            "pip install 'jsonschema[format]'."
         )
-    for part in reference.lstrip("#/").split("/") if reference not in ("#", "#/") else []:
-        part = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, Mapping) or part not in found:
-            raise ValueError(f"JSON schema: $ref {reference!r} leads nowhere.")
-        found = found[part]
-    return found
+    for pattern in [part.get("pattern", ""), *part.get("patternProperties", ())]:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"JSON schema: pattern {pattern!r} is none for Python: {error}.") from None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def satisfies(schema: str, answer: str) -> bool:
+    """Return whether a text is JSON that satisfies a schema that `read_schema` accepted."""
+    try:
+        return bool(_validator(schema).is_valid(read_json(answer)))
+    except (ValueError, RecursionError, OverflowError):
+        return False
 
 
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+def satisfies_within(schema: str, answer: str, cpu_seconds: float) -> bool:
+    """Do `satisfies` in a worker; when the processor time is up, SIGPROF ends the process, which nothing handles."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    try:
+        return satisfies(schema, answer)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
-def _canonical(value: Any) -> str:
-    """Equal for equal JSON values; 1 and 1.0 are equal, 1 and true are not."""
-    if _is_number(value) and math.isfinite(value) and float(value).is_integer():
-        return str(int(value))
-    if isinstance(value, list):
-        return "[" + ",".join(map(_canonical, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(k)}:{_canonical(v)}" for k, v in sorted(value.items())) + "}"
-    return json.dumps(value)
+def _parts(schema: object) -> Iterator[dict[str, object]]:
+    """All subschemas that are objects, the whole one first."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword, argument in schema.items():
+        inner: list[object] = []
+        if keyword in _BY_NAME and isinstance(argument, dict):
+            inner = list(argument.values())
+        elif keyword in _SINGLE or keyword in _LISTED:
+            inner = argument if isinstance(argument, list) else [argument]
+        for part in inner:
+            yield from _parts(part)
 
 
-def _properties(value: Any, argument: Mapping[str, Schema], inner: _Inner) -> bool:
-    return all(inner(value[name], schema) for name, schema in argument.items() if name in value)
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Validator:
+    root = json.loads(schema)
+    kind = validators.validator_for(root, default=Draft202012Validator)
+    exact = validators.extend(kind, {"multipleOf": _multiple_of})
+    return exact(root, format_checker=_format_checker(kind))
 
 
-def _additional(value: Any, argument: Schema, schema: Mapping[str, Any], inner: _Inner) -> bool:
-    return all(inner(v, argument) for name, v in value.items() if name not in schema.get("properties", {}))
+def _multiple_of(
+    _validator: Validator, divisor: float, value: object, _schema: object
+) -> Iterator[ValidationError]:
+    """The package divides floats, for which 0.3 is no multiple of 0.1."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and (Fraction(str(value)) / Fraction(str(divisor))).denominator != 1:
+        yield ValidationError(f"{value} is not a multiple of {divisor}")
 
 
-def _items(value: Any, argument: Schema, schema: Mapping[str, Any], inner: _Inner) -> bool:
-    return all(inner(v, argument) for v in value[len(schema.get("prefixItems", ())) :])
+def _format_checker(kind: type[Validator]) -> FormatChecker:
+    """The package's own formats that need no further package, and date-time."""
+    checker = FormatChecker(formats=())
+    checker.checkers = {"date-time": (_is_date_time, ValueError), **kind.FORMAT_CHECKER.checkers}
+    return checker
 
 
-def _multiple(value: Any, argument: Any) -> bool:
-    return (Fraction(str(value)) / Fraction(str(argument))).denominator == 1
+def _is_date_time(value: object) -> bool:
+    if not isinstance(value, str):
+        return True
+    # RFC 3339 is narrower than ISO 8601, which `fromisoformat` reads.
+    return _DATE_TIME.fullmatch(value) is not None and bool(datetime.fromisoformat(value.upper()))
 
 
-def _for(kind: type, test: Callable[..., bool]) -> Callable[..., bool]:
-    """A keyword that speaks of values of one kind and lets all others pass."""
-
-    def apply(value: Any, argument: Any, schema: Mapping[str, Any], inner: _Inner) -> bool:
-        return not isinstance(value, kind) or test(value, argument, schema, inner)
-
-    return apply
-
-
-def _for_numbers(test: Callable[[Any, Any], bool]) -> Callable[..., bool]:
-    def apply(value: Any, argument: Any, schema: Mapping[str, Any], inner: _Inner) -> bool:
-        return not _is_number(value) or test(value, argument)
-
-    return apply
-
-
-_KEYWORDS: dict[str, Callable[[Any, Any, Mapping[str, Any], _Inner], bool]] = {
-    "$ref": lambda v, a, s, inner: inner(v, _resolve(a, inner.root)),
-    "type": lambda v, a, s, inner: any(_TYPES[name](v) for name in _as_list(a)),
-    "enum": lambda v, a, s, inner: _canonical(v) in {_canonical(option) for option in a},
-    "const": lambda v, a, s, inner: _canonical(v) == _canonical(a),
-    "allOf": lambda v, a, s, inner: all(inner(v, part) for part in a),
-    "anyOf": lambda v, a, s, inner: any(inner(v, part) for part in a),
-    "oneOf": lambda v, a, s, inner: sum(inner(v, part) for part in a) == 1,
-    "not": lambda v, a, s, inner: not inner(v, a),
-    "properties": _for(dict, lambda v, a, s, inner: _properties(v, a, inner)),
-    "required": _for(dict, lambda v, a, s, inner: all(name in v for name in a)),
-    "additionalProperties": _for(dict, _additional),
-    "minProperties": _for(dict, lambda v, a, s, inner: len(v) >= a),
-    "maxProperties": _for(dict, lambda v, a, s, inner: len(v) <= a),
-    "prefixItems": _for(list, lambda v, a, s, inner: all(map(inner, v, a))),
-    "items": _for(list, _items),
-    "minItems": _for(list, lambda v, a, s, inner: len(v) >= a),
-    "maxItems": _for(list, lambda v, a, s, inner: len(v) <= a),
-    "uniqueItems": _for(list, lambda v, a, s, inner: not a or len(set(map(_canonical, v))) == len(v)),
-    "minLength": _for(str, lambda v, a, s, inner: len(v) >= a),
-    "maxLength": _for(str, lambda v, a, s, inner: len(v) <= a),
-    "minimum": _for_numbers(lambda v, a: v >= a),
-    "maximum": _for_numbers(lambda v, a: v <= a),
-    "exclusiveMinimum": _for_numbers(lambda v, a: v > a),
-    "exclusiveMaximum": _for_numbers(lambda v, a: v < a),
-    "multipleOf": _for_numbers(_multiple),
-}
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.rewards.contract import Reward
-from covey.rewards.failure import Failure
+from covey.rewards.contract import Failure, Reward
 from covey.rewards.text import text_of
 from covey.types import PromptContent
 
@@ -19,23 +18,21 @@ class SoftOverlong:
 
     Args:
         max_length: longest completion, in tokens.
-        cache: width of the slope before it, in tokens.
+        cache: width of the slope before it, in tokens; 0: no slope.
     """
 
     def __init__(self, max_length: int, cache: int) -> None:
-        if not 0 < cache <= max_length:
+        if not 0 <= cache <= max_length or max_length < 1:
             raise ValueError(
-                f"SoftOverlong(max_length={max_length}, cache={cache}): 0 < cache <= max_length."
+                f"SoftOverlong(max_length={max_length}, cache={cache}): 0 <= cache <= max_length, 1 <= max_length."
             )
         self.max_length, self.cache = max_length, cache
         self.__name__ = "soft_overlong"
 
     def __call__(self, completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
-        return [self._score(len(ids)) for ids in completion_ids]
-
-    def _score(self, length: int) -> float:
-        excess = length - (self.max_length - self.cache)
-        return -min(max(excess / self.cache, 0.0), 1.0) or 0.0
+        excesses = [len(ids) - (self.max_length - self.cache) for ids in completion_ids]
+        # Over a slope of 0 tokens the first token too many costs 1, as the second half of equation 13 has it.
+        return [-min(max(excess / max(self.cache, 1), 0.0), 1.0) or 0.0 for excess in excesses]
 
 
 class LengthBudget:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from covey.runs.hints.history import History
+from covey.types import ScoredGroup
 
 Severity = Literal["problem", "warning", "note"]
 """`problem`: the run does not learn, or learns the wrong thing. `warning`: look at it. `note`: good to know."""
@@ -54,22 +55,31 @@ class Hint:
         """One line: what, why, and the first thing to try."""
         return f"{self.title} {self.evidence} {self.advice[0] if self.advice else ''}".strip()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
+
+
+Find = Callable[[History], list[Finding]]
+"""Return what a rule finds in a history, an empty list for nothing."""
+
+AtOnce = Callable[[Sequence[ScoredGroup]], str | None]
+"""Return why the step that these groups are for changes nothing, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A function over the history of a run, and how grave what it finds is."""
 
-    find: Callable[[History], list[Finding]]
+    find: Find
     severity: Severity
+    at_once: AtOnce | None = None
+    """The same fault at its worst, in the groups of one step; it is warned about before the step is taken."""
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.find.__name__)
 
 
-def rule(severity: Severity) -> Callable[[Callable[[History], list[Finding]]], Rule]:
-    """Make a rule of a function that gives what it finds, an empty list for nothing."""
-    return lambda find: Rule(find, severity)
+def rule(severity: Severity, at_once: AtOnce | None = None) -> Callable[[Find], Rule]:
+    """Return a decorator that makes a rule of a function."""
+    return lambda find: Rule(find, severity, at_once)

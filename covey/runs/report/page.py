@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from covey import __version__
 from covey.runs.record import schema
-from covey.runs.record.header import read_header
+from covey.runs.record.jsonl import Json
 from covey.runs.report.embed import Blobs, embed
-from covey.runs.report.summary import RunSummary, sources
+from covey.runs.report.summary import RunSummary
 from covey.runs.terminal.visible import visible
 
 MAX_MEGABYTES = 64.0
@@ -49,10 +50,9 @@ def write_report(
         raise ValueError("write_report got no run. Give the output directory of at least one.")
     if max_megabytes <= 0:
         raise ValueError(f"max_megabytes is {max_megabytes}; give a size above 0.")
-    folders = [schema.record_folder(run) for run in runs]
     summaries, blobs = [], []
-    for folder in folders:
-        facts, held = _with_blobs(folder, int(max_megabytes * 1e6 / len(folders)))
+    for folder in [schema.record_folder(run) for run in runs]:
+        facts, held = _embedded(RunSummary(folder), int(max_megabytes * 1e6 / len(runs)))
         summaries.append(facts)
         blobs.append(held)
     output = Path(output)
@@ -62,27 +62,27 @@ def write_report(
     return output
 
 
-def document(data: dict[str, Any]) -> str:
-    """The page with its data and without completions, as the live server gives it."""
+def document(data: Json) -> str:
+    """Return the page with its data and without completions, as the live server gives it."""
     return "".join(_document(data | _origin(), [], connect="'self'"))
 
 
 def policy(script: str, style: str, connect: str = "'none'") -> str:
-    """A Content-Security-Policy under which our script and style run, and nothing else."""
+    """Return a Content-Security-Policy under which our script and style run, and nothing else."""
     return (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; connect-src {connect}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element or begin another."""
+def script_json(value: object) -> str:
+    """Return JSON that can stand inside a script element: nothing in it can end the element or begin another."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 @cache
 def assets() -> tuple[str, str]:
-    """The script and the style of the page."""
+    """Return the script and the style of the page."""
     folder = resources.files("covey.runs.report").joinpath("page")
     names = sorted(entry.name for entry in folder.iterdir())
     parts = [folder.joinpath(name).read_text(encoding="utf-8") for name in names if name.endswith(".js")]
@@ -91,57 +91,43 @@ def assets() -> tuple[str, str]:
     return script, "\n".join(styles)
 
 
-def _with_blobs(folder: Path, max_bytes: int) -> tuple[dict[str, Any], list[Blobs]]:
-    """A run's summary with the facts of its sources, and their blobs in the same order."""
-    rewards = list(read_header(folder).get("rewards", {}))
-    facts = RunSummary(folder).data() | {"sources": []}
+def _embedded(run: RunSummary, max_bytes: int) -> tuple[Json, list[Blobs]]:
+    """Return a run's summary with the facts of its sources, and their blobs in the same order."""
+    summary = run.data()
     held: list[Blobs] = []
     left = max_bytes
-    for name in reversed(
-        sources(folder)
-    ):  # evaluations are small and worth more; training takes what is left
-        blobs = embed(folder, name, rewards, max(left, max_bytes // 10))
+    # Evaluations, the last sources, are small and worth more; training takes what is left.
+    for facts, source in reversed(list(zip(summary["sources"], run.sources, strict=True))):
+        blobs = embed(source, max(left, max_bytes // 10))
         left -= blobs.size
         held.insert(0, blobs)
-        facts["sources"].insert(0, {"name": name, **blobs.facts()})
-    return facts, held
+        counts = Counter(name.partition("-")[0] for name in blobs.blocks)
+        facts |= {"textChunks": counts["text"], "promptChunks": counts["prompt"], "leftOut": blobs.left_out}
+    return summary, held
 
 
-def _document(
-    data: dict[str, Any], blobs: Sequence[Sequence[Blobs]], connect: str = "'none'"
-) -> Iterator[str]:
+def _document(data: Json, blobs: Sequence[Sequence[Blobs]], connect: str = "'none'") -> Iterator[str]:
     script, style = assets()
     title = " · ".join(run["name"] for run in data["runs"][:3]) or "Covey"
     yield "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style, connect)}">\n'
     yield '<meta name=viewport content="width=device-width, initial-scale=1">\n<meta name=referrer content=no-referrer>\n'
-    yield f"<title>{_escape(visible(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    yield f"<title>{html.escape(visible(title), quote=False)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
     yield '<noscript>This report draws itself with JavaScript, which is switched off.</noscript>\n<div id="app"></div>\n'
     yield f'<script type="application/json" id="data">{script_json(data)}</script>\n'
     for number, held in enumerate(blobs):
         for position, source in enumerate(held):
-            yield from _blob_elements(f"b{number}-{position}", source)
+            for (
+                name,
+                block,
+            ) in source.blocks.items():  # the browser does not look at them until the page asks for one
+                yield f'<script type="text/plain" id="b{number}-{position}-{name}">{block}</script>\n'
     yield f"<script>{script}</script>\n</body>\n</html>\n"
 
 
-def _blob_elements(name: str, blobs: Blobs) -> Iterator[str]:
-    """Data elements that the browser does not look at until the page asks for one."""
-    entries = [("numbers", blobs.numbers), ("excerpts", blobs.excerpts)]
-    entries += [(f"text-{i}", chunk) for i, chunk in enumerate(blobs.texts)]
-    entries += [(f"prompt-{i}", chunk) for i, chunk in enumerate(blobs.prompts)]
-    for key, value in entries:
-        yield f'<script type="text/plain" id="{name}-{key}">{value}</script>\n'
-
-
-def _origin() -> dict[str, Any]:
+def _origin() -> Json:
     return {"version": __version__, "written": time.time()}
 
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _escape(text: str) -> str:
-    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(character, entity)
-    return text

@@ -14,10 +14,9 @@ is read from the record; nothing is written.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,8 +25,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from covey.runs.record import schema
+from covey.runs.record.jsonl import Json
 from covey.runs.report.page import assets, document, policy
-from covey.runs.report.served import ServedRun
+from covey.runs.report.source import CompletionSource, as_json
+from covey.runs.report.summary import RunSummary, record_version
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -49,7 +50,9 @@ class ReportServer(ThreadingHTTPServer):
             FileNotFoundError: one of the runs has no record.
             OSError: the port is taken.
         """
-        self.runs = [ServedRun(schema.record_folder(run)) for run in runs]
+        self.runs = [RunSummary(schema.record_folder(run)) for run in runs]
+        for run in self.runs:
+            run.data()
         self.lock = threading.Lock()
         super().__init__((HOST, port), _Handler)
 
@@ -58,22 +61,35 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def names(self) -> set[str]:
-        """What a Host header may say."""
+        """Return the values of a Host header that name this server."""
         port = self.server_address[1]
         return {f"{host}:{port}" for host in (HOST, "localhost")}
 
     def stamp(self) -> str:
-        """Differs whenever one of the records has changed."""
-        return blake2b(repr([run.version() for run in self.runs]).encode(), digest_size=12).hexdigest()
+        """Return a text that differs whenever one of the records has changed."""
+        versions = [record_version(run.folder) for run in self.runs]
+        return blake2b(repr(versions).encode(), digest_size=12).hexdigest()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle is no error; everything else is shown."""
+        """Print an error, unless a browser went away in the middle of an answer."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Json:
+        """Return the data of the page, without completions."""
         stamp = self.stamp()  # before reading: what comes in meanwhile is news for the next question
-        return {"runs": [run.summary() for run in self.runs], "live": True, "stamp": stamp}
+        return {"runs": [run.data() for run in self.runs], "live": True, "stamp": stamp}
+
+    def source(self, query: Mapping[str, str]) -> CompletionSource:
+        """Return the source of completions that a request names.
+
+        Raises:
+            IndexError, KeyError, ValueError: it names none.
+        """
+        run, source = int(query["run"]), int(query["source"])
+        if min(run, source) < 0:
+            raise IndexError("runs and sources are numbered from 0")
+        return self.runs[run].sources[source]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -88,59 +104,36 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.FORBIDDEN, b"This server answers to its own address only.", "text/plain")
             return
         parts = urlsplit(self.path)
-        routes: dict[str, Callable[[dict[str, str]], None]] = {
-            "/": self._page, "/summary": self._summary, "/numbers": self._numbers, "/excerpts": self._excerpts,
-            "/texts": self._texts, "/prompts": self._prompts,
-        }  # fmt: skip
-        route = routes.get(parts.path)
-        if route is None:
-            self._send(HTTPStatus.NOT_FOUND, b"There is no such page.", "text/plain")
-            return
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         with self.server.lock:
-            self._answer(route, query)
+            # The boundary at which a malformed request, or a record that changes while it is read, becomes a status.
+            try:
+                self._answer(parts.path, query)
+            except (KeyError, IndexError, ValueError):
+                self._send(HTTPStatus.BAD_REQUEST, b"The request cannot be understood.", "text/plain")
+            except FileNotFoundError:
+                self._send(
+                    HTTPStatus.SERVICE_UNAVAILABLE, b"The record is changing; ask again.", "text/plain"
+                )
 
-    def _answer(self, route: Callable[[dict[str, str]], None], query: dict[str, str]) -> None:
-        """The boundary at which a malformed request, or a record that changes while it is read, becomes a status."""
-        try:
-            route(query)
-        except (KeyError, IndexError, ValueError):
-            self._send(HTTPStatus.BAD_REQUEST, b"The request cannot be understood.", "text/plain")
-        except FileNotFoundError:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, b"The record is changing; ask again.", "text/plain")
-
-    def _page(self, query: dict[str, str]) -> None:
-        self._send(HTTPStatus.OK, document(self.server.data()).encode("utf-8"), "text/html; charset=utf-8")
-
-    def _summary(self, query: dict[str, str]) -> None:
-        if query.get("version") == self.server.stamp():
-            self._send(HTTPStatus.NO_CONTENT, b"", "application/json")
+    def _answer(self, path: str, query: dict[str, str]) -> None:
+        if path == "/":
+            page = document(self.server.data()).encode("utf-8")
+            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8")
+        elif path == "/summary":
+            has_news = query.get("version") != self.server.stamp()
+            body = as_json(self.server.data()) if has_news else b""
+            self._send(HTTPStatus.OK if has_news else HTTPStatus.NO_CONTENT, body, "application/json")
+        elif path == "/numbers":
+            numbers = self.server.source(query).numbers(int(query.get("from", "0")))
+            self._send(HTTPStatus.OK, numbers, "application/octet-stream")
+        elif path in ("/excerpts", "/texts", "/prompts"):
+            source = self.server.source(query)
+            chunks = {"/texts": source.texts, "/prompts": source.prompts}
+            block = chunks[path](int(query["chunk"])) if path in chunks else source.index.excerpts
+            self._send(HTTPStatus.OK, as_json(block), "application/json")
         else:
-            self._json(self.server.data())
-
-    def _numbers(self, query: dict[str, str]) -> None:
-        source = self._source(query)
-        self._send(HTTPStatus.OK, source.numbers(int(query.get("from", "0"))), "application/octet-stream")
-
-    def _excerpts(self, query: dict[str, str]) -> None:
-        self._json(self._source(query).index.excerpts)
-
-    def _texts(self, query: dict[str, str]) -> None:
-        self._json(self._source(query).texts(int(query["chunk"])))
-
-    def _prompts(self, query: dict[str, str]) -> None:
-        self._json(self._source(query).prompts(int(query["chunk"])))
-
-    def _source(self, query: dict[str, str]) -> Any:
-        run, source = int(query["run"]), int(query["source"])
-        if min(run, source) < 0:
-            raise IndexError("runs and sources are numbered from 0")
-        return self.server.runs[run].sources[source]
-
-    def _json(self, value: Any) -> None:
-        self._send(
-            HTTPStatus.OK, json.dumps(value, separators=(",", ":")).encode("ascii"), "application/json"
-        )
+            self._send(HTTPStatus.NOT_FOUND, b"There is no such page.", "text/plain")
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)
@@ -156,5 +149,5 @@ class _Handler(BaseHTTPRequestHandler):
         if status is not HTTPStatus.NO_CONTENT:
             self.wfile.write(body)
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: requests of the page are of no interest to the terminal."""
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Print nothing: requests of the page are of no interest to the terminal."""

@@ -1,23 +1,20 @@
-"""Everything of a run that a page needs at once: small, as JSON. Completions come apart (`columns`)."""
+"""Everything of a run that a page needs at once: small, as JSON. Completions come apart (`source`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from covey.runs.hints.watch import begin_watch, replay, stride_for
 from covey.runs.record import schema
 from covey.runs.record.header import read_header
-from covey.runs.record.jsonl import Tail, finite, read_lines
+from covey.runs.record.jsonl import Json, Tail, finite
 from covey.runs.record.reader import read_events, run_state
 from covey.runs.report.curves import curves
 from covey.runs.report.evaluations import Evaluations
 from covey.runs.report.failures import failures
+from covey.runs.report.source import CompletionSource, source_names
 
 MAX_EVENTS = 2000
-TRAINING = "training"
-"""Name of the source that holds the completions of training; the others are evaluation sets by name."""
 
 
 class RunSummary:
@@ -28,12 +25,23 @@ class RunSummary:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.sources: list[CompletionSource] = []
         self._evaluations = Evaluations(folder)
+        self._data: Json = {}
+        self._version: object = None
         self._begin()
 
-    def data(self) -> dict[str, Any]:
-        """The summary of now."""
+    def data(self) -> Json:
+        """Return the summary of now, made anew only when the record has changed; reads the sources too."""
+        version = record_version(self.folder)
+        if version != self._version:
+            self._data = self._read_all()
+            self._version = version
+        return self._data
+
+    def _read_all(self) -> Json:
         self._read()
+        self._refresh_sources()
         header, events = read_header(self.folder), read_events(self.folder)
         shown = [e for e in events if e["kind"] != "reward_failure"]
         return {
@@ -48,53 +56,56 @@ class RunSummary:
             "events": [
                 {k: e[k] for k in ("time", "step", "kind", "message", "void")} for e in shown[-MAX_EVENTS:]
             ],
-            "sessions": _sessions(events),
+            # Starts and resumes, with what a resume changed.
+            "sessions": [
+                {k: e[k] for k in ("time", "kind", "step")} | {"changed": e["details"].get("changed", {})}
+                for e in events
+                if e["kind"] in ("started", "resumed")
+            ],
+            "sources": [source.facts() for source in self.sources],
         }
 
+    def _refresh_sources(self) -> None:
+        rewards = list(read_header(self.folder).get("rewards", {}))
+        known = {source.name: source for source in self.sources}
+        self.sources = [
+            known.get(name) or CompletionSource(self.folder, name, rewards)
+            for name in source_names(self.folder)
+        ]
+        for source in self.sources:
+            source.refresh()
+
     def _begin(self) -> None:
-        names = (schema.STEPS, schema.STATISTICS, schema.EVALUATIONS)
-        self._tails = {name: Tail(self.folder / name) for name in names}
-        self._lines: list[dict[str, Any]] = []
+        self._steps = Tail[schema.StepLine](self.folder / schema.STEPS)
+        self._statistics = Tail[schema.StatisticsLine](self.folder / schema.STATISTICS)
+        self._evaluated = Tail[schema.EvaluationLine](self.folder / schema.EVALUATIONS)
+        self._lines: list[schema.StepLine] = []
         self._numbers: dict[int, dict[str, float]] = {}
         self._watch = begin_watch(self.folder)
 
     def _read(self) -> None:
-        new = {name: tail.read() for name, tail in self._tails.items()}
-        if any(tail.restarts for tail in self._tails.values()):  # a resume took steps out
-            self._begin()
-            new = {name: tail.read() for name, tail in self._tails.items()}
-        steps = new[schema.STEPS]
+        steps, statistics, evaluations = self._steps.read(), self._statistics.read(), self._evaluated.read()
+        if any(tail.restarts for tail in (self._steps, self._statistics, self._evaluated)):
+            self._begin()  # a resume took steps out
+            steps, statistics, evaluations = (
+                self._steps.read(),
+                self._statistics.read(),
+                self._evaluated.read(),
+            )
         if not self._lines:
             self._watch = begin_watch(self.folder, len(steps))
         self._lines += steps
-        self._numbers |= {line["step"]: line["numbers"] for line in new[schema.STATISTICS]}
-        replay(self._watch, steps, self._numbers, new[schema.EVALUATIONS], stride_for(len(steps)))
+        self._numbers |= {line["step"]: line["numbers"] for line in statistics}
+        replay(self._watch, steps, self._numbers, evaluations, stride_for(len(steps)))
 
 
-def version(folder: Path) -> tuple[Any, ...]:
-    """Changes whenever a record has changed: names, sizes and times of its files."""
-    paths = [folder / schema.RUN, *folder.glob("*.jsonl"), *(folder / schema.GROUPS).glob("*")]
-    return tuple(sorted((p.name, s.st_size, s.st_mtime_ns) for p in paths if (s := _status(p)) is not None))
-
-
-def sources(folder: Path) -> list[str]:
-    """Training, and the evaluation sets of which rows were recorded."""
-    names = [line["name"] for line in read_lines(folder / schema.EVALUATIONS) if line["rows"]]
-    return [TRAINING, *dict.fromkeys(names)]
-
-
-def _status(path: Path) -> Any:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-
-
-def _sessions(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Starts and resumes, with what a resume changed."""
-    kinds = ("started", "resumed")
-    return [
-        {"time": e["time"], "kind": e["kind"], "step": e["step"], "changed": e["details"].get("changed", {})}
-        for e in events
-        if e["kind"] in kinds
-    ]
+def record_version(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return names, sizes and times of a record's files: it differs whenever the record has changed."""
+    found = []
+    for path in (folder / schema.RUN, *folder.glob("*.jsonl"), *(folder / schema.GROUPS).glob("*")):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # sealed or cut back between listing and looking
+            continue
+        found.append((path.name, status.st_size, status.st_mtime_ns))
+    return tuple(sorted(found))

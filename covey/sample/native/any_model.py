@@ -8,18 +8,16 @@ the same numbers as without padding. Where the budget does not hold all sequence
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
 from covey.models.inspect import accepted_arguments
-from covey.sample.native.inference_mode import lent
-from covey.sample.native.live import Live, advance
+from covey.sample.native.inference_mode import Autocast, inference_mode
 from covey.sample.native.logits_processors import Restrictions
 from covey.sample.native.memory_budget import cache_bytes_per_token
-from covey.sample.native.sequences import Sequences
+from covey.sample.native.sequences import ActiveSequences, SequenceTable
 from covey.sample.native.stop_strings import INTERVAL, Decode, StopStrings
 from covey.sample.sampling import Sampling
 from covey.types import Group, Prompt
@@ -28,9 +26,9 @@ COPIES = 2
 """A cache that grows by a token a step holds the old and the new copy for a moment."""
 
 
-def sample_generally(
+def sample_any_model(
     policy: nn.Module,
-    autocast: Any,
+    autocast: Autocast,
     prompts: Sequence[Prompt],
     group_size: int,
     settings: Sampling,
@@ -38,77 +36,71 @@ def sample_generally(
     budget: int,
     max_sequences: int,
 ) -> Iterator[Group]:
-    """Groups, in the order of the prompts; see `covey.sample.engine.Engine.generate`.
+    """Yield groups in the order of the prompts; see `covey.sample.engine.Engine.generate`.
 
     Args:
         autocast: makes the context in which the model computes.
+        decode: token ids → text.
         budget: bytes that the cache may take; at least one sequence is decoded, whatever it takes.
         max_sequences: sequences that are decoded together at most.
     """
-    table = Sequences(prompts, group_size, settings, next(policy.parameters()).device)
+    table = SequenceTable(prompts, group_size, settings, next(policy.parameters()).device)
+    stops = StopStrings(settings.stop_strings, decode)
     longest = table.prompt_width + settings.max_new_tokens
     fitting = budget // (COPIES * cache_bytes_per_token(policy) * longest)
     size = max(1, min(fitting, max_sequences))
-    waves = _Waves(policy, autocast, table, StopStrings(settings.stop_strings, decode))
     lengths: list[int] = []
     complete = 0
     for first in range(0, table.number, size):
-        lengths += waves.run(range(first, min(first + size, table.number)))
+        with inference_mode(policy), autocast():
+            lengths += _decode_wave(policy, table, stops, range(first, min(first + size, table.number)))
         while complete < len(prompts) and (complete + 1) * group_size <= len(lengths):
-            yield table.group(complete, lengths, waves.stops.stopped, decode)
+            yield table.group(complete, lengths, stops.stopped, decode)
             complete += 1
 
 
-class _Waves:
-    """Decodes sets of sequences, one set after the other."""
+def _decode_wave(policy: nn.Module, table: SequenceTable, stops: StopStrings, rows: range) -> list[int]:
+    """Decode these rows of the table to their ends; returns their lengths."""
+    prompts = [table.prompts[row // table.group_size].ids for row in rows]
+    distinct = {ids: number for number, ids in enumerate(dict.fromkeys(prompts))}
+    forward = _Forward(policy)
+    active = ActiveSequences.start(torch.tensor(list(rows), device=forward.device))
+    logits = forward.prefill(list(distinct), [distinct[ids] for ids in prompts])
+    restrictions = Restrictions(table.settings, logits.shape[-1], logits.device)
+    lengths: dict[int, int] = {}
+    while True:
+        active.advance(logits.float(), table, restrictions)
+        looks_at_text = bool(stops.stops) and int(active.written.max()) % INTERVAL == 0
+        if looks_at_text or bool(active.done.any()):
+            active = _without_ended(forward, active, table, stops, lengths)
+        if not len(active.rows):
+            return [lengths[row] for row in rows]
+        logits = forward.step(active.token)
 
-    def __init__(self, policy: nn.Module, autocast: Any, table: Sequences, stops: StopStrings) -> None:
-        self.policy, self.autocast, self.table, self.stops = policy, autocast, table, stops
-        self.restrictions: Restrictions | None = None
 
-    def run(self, rows: range) -> list[int]:
-        """Decode these rows of the table to their ends; returns their lengths."""
-        lengths: dict[int, int] = {}
-        with lent(self.policy) as policy, self.autocast():
-            forward = _Forward(policy)
-            live = Live.start(torch.tensor(list(rows), device=forward.device))
-            logits = self._prefill(forward, rows)
-            while True:
-                self._advance(logits, live)
-                live = self._without_ended(forward, live, lengths)
-                if not len(live.rows):
-                    return [lengths[row] for row in rows]
-                logits = forward.step(live.token)
-
-    def _prefill(self, forward: _Forward, rows: range) -> Tensor:
-        """Read every distinct prompt once; next-token logits for each row, shape (rows, vocab)."""
-        prompts = [self.table.prompts[row // self.table.group_size].ids for row in rows]
-        distinct = {ids: number for number, ids in enumerate(dict.fromkeys(prompts))}
-        return forward.prefill(list(distinct), [distinct[ids] for ids in prompts])
-
-    def _advance(self, logits: Tensor, live: Live) -> None:
-        if self.restrictions is None:
-            self.restrictions = Restrictions(self.table.settings, logits.shape[-1], logits.device)
-        advance(logits.float(), live, self.table, self.restrictions)
-
-    def _without_ended(self, forward: _Forward, live: Live, lengths: dict[int, int]) -> Live:
-        """The sequences that go on; the lengths of the others are noted."""
-        written = int(live.written.max())
-        if not bool(live.done.any()) and not (self.stops.stops and written % INTERVAL == 0):
-            return live
-        kept = []
-        columns = live.rows.tolist(), live.written.tolist(), live.done.tolist()
-        for index, (row, written, done) in enumerate(zip(*columns, strict=True)):
-            end = self.stops.end(row, self.table.ids[row, :written].tolist()) if self.stops.stops else None
-            if done or end is not None:
-                lengths[row] = written if end is None else end
-            else:
-                kept.append(index)
-        if len(kept) == len(live.rows):
-            return live
-        remaining = torch.tensor(kept, dtype=torch.long, device=forward.device)
-        forward.select(remaining)
-        return live.select(remaining)
+def _without_ended(
+    forward: _Forward,
+    active: ActiveSequences,
+    table: SequenceTable,
+    stops: StopStrings,
+    lengths: dict[int, int],
+) -> ActiveSequences:
+    """Return the sequences that go on; the lengths of the others are noted."""
+    kept = []
+    columns = active.rows.tolist(), active.written.tolist(), active.done.tolist()
+    for index, (row, written, done) in enumerate(zip(*columns, strict=True)):
+        end = stops.end(row, table.ids[row, :written].tolist()) if stops.stops else None
+        if done or end is not None:
+            lengths[row] = written if end is None else end
+        else:
+            kept.append(index)
+    if len(kept) == len(active.rows):
+        return active
+    remaining = torch.tensor(kept, dtype=torch.long, device=forward.device)
+    forward.select(remaining)
+    return ActiveSequences(
+        active.rows[remaining], active.written[remaining], active.token[remaining], active.done[remaining]
+    )
 
 
 class _Forward:
@@ -120,7 +112,7 @@ class _Forward:
         self.accepted = accepted_arguments(policy)
         # transformers 5.24 renames the argument.
         self.cache_name = "cache" if "cache" in self.accepted else "past_key_values"
-        self.cache: Any = DynamicCache(config=getattr(policy, "config", None))
+        self.cache = DynamicCache(config=getattr(policy, "config", None))
         self.mask = self.positions = torch.zeros(0)
 
     def prefill(self, prompts: Sequence[Sequence[int]], order: Sequence[int]) -> Tensor:
@@ -134,7 +126,7 @@ class _Forward:
         self.mask = torch.tensor(
             [[0] * (longest - len(i)) + [1] * len(i) for i in prompts], device=self.device
         )
-        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
+        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)  # (prompts, longest)
         logits = self._call(padded, positions)
         self.positions = positions[:, -1:] + 1
         index = torch.tensor(order, device=self.device)
@@ -154,7 +146,8 @@ class _Forward:
         self.mask, self.positions = self.mask[index], self.positions[index]
 
     def _call(self, ids: Tensor, positions: Tensor) -> Tensor:
-        arguments: dict[str, Any] = {
+        """Return next-token logits after the last position, shape (rows, vocab)."""
+        arguments: dict[str, object] = {
             "input_ids": ids,
             "attention_mask": self.mask,
             self.cache_name: self.cache,

@@ -1,4 +1,4 @@
-"""How prompts are cut into chunks that go through the layers together."""
+"""Cuts prompts into chunks that go through the layers together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Part:
+class PromptPart:
     """Tokens `start` to `stop` - 1 of a prompt."""
 
     prompt: int
@@ -16,7 +16,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class AlignedParts:
     """Parts of prompts that start and stop at the same tokens, side by side in a chunk."""
 
     prompts: list[int]
@@ -26,13 +26,13 @@ class SideBySide:
     stop: int
 
 
-def chunks(lengths: Sequence[tuple[int, int]], size: int) -> list[list[Part]]:
+def chunks(lengths: Sequence[tuple[int, int]], size: int) -> list[list[PromptPart]]:
     """Cut prompts into chunks of at most `size` tokens; prompts of equal length are side by side.
 
     Args:
         lengths: number and tokens of each prompt.
     """
-    result: list[list[Part]] = [[]]
+    result: list[list[PromptPart]] = [[]]
     room = size
     for prompt, length in sorted(lengths, key=lambda pair: (pair[1], pair[0])):
         start = 0
@@ -42,20 +42,20 @@ def chunks(lengths: Sequence[tuple[int, int]], size: int) -> list[list[Part]]:
                 result.append([])
                 room = size
             stop = min(length, start + room)
-            result[-1].append(Part(prompt, start, stop))
+            result[-1].append(PromptPart(prompt, start, stop))
             room -= stop - start
             start = stop
     return [parts for parts in result if parts]
 
 
-def side_by_side(parts: Sequence[Part]) -> list[SideBySide]:
-    """The parts of a chunk, those of equal extent together."""
-    batches: list[SideBySide] = []
+def aligned_parts(parts: Sequence[PromptPart]) -> list[AlignedParts]:
+    """Return the parts of a chunk, those of equal extent together."""
+    batches: list[AlignedParts] = []
     first = 0
     for part in parts:
         if batches and (batches[-1].start, batches[-1].stop) == (part.start, part.stop):
             batches[-1].prompts.append(part.prompt)
         else:
-            batches.append(SideBySide([part.prompt], first, part.start, part.stop))
+            batches.append(AlignedParts([part.prompt], first, part.start, part.stop))
         first += part.stop - part.start
     return batches

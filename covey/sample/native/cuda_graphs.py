@@ -9,72 +9,68 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from covey.sample.native.kv_pool import Layout, Pool, rounded_up
-from covey.sample.native.llama import Llama, Step
+from covey.sample.native.kv_pool import KvPool, rounded_up
+from covey.sample.native.llama import DecodeStep, Llama
 from covey.sample.native.weights import Weights
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedStep:
     """A graph and the tensors that it reads and writes."""
 
     tokens: Tensor
-    step: Step
+    step: DecodeStep
     logits: Tensor
     replay: Callable[[], None]
 
 
 class Graphs:
-    """What stays from call to call: a pool of slots, and the graphs that read it.
+    """A pool of slots, and the graphs that read it; both stay from call to call.
 
     Args:
-        weights: what is computed with; they may change in place.
+        weights: of the policy; they may change in place.
         slots: sequences that are decoded together at most.
         capacity: tokens of the longest text.
     """
 
-    def __init__(self, weights: Weights, layout: Layout, slots: int, capacity: int) -> None:
-        self.weights, self.layout = weights, layout
-        self.pool = Pool(layout, capacity, keys_transposed=False)
-        self.pool.fix(rounded_up(slots))
+    def __init__(self, weights: Weights, slots: int, capacity: int) -> None:
+        self.pool = KvPool(weights.kv_format, capacity, keys_transposed=False, fixed_slots=rounded_up(slots))
+        self.slots = len(self.pool.owners)
         self.model = Llama(weights, capacity)
         self.results = torch.empty(self.slots, weights.vocab, dtype=weights.dtype, device=weights.device)
         """Where every graph leaves its logits: only one of them runs at a time, and there are many."""
-        self.captured: dict[tuple[int, ...], Captured] = {}
-        self.memory: Any = None
+        self.captured: dict[tuple[int, ...], CapturedStep] = {}
+        self.memory: _POOL_HANDLE | None = None
         """What all graphs allocate from; only one of them runs at a time."""
 
     @property
-    def slots(self) -> int:
-        return len(self.pool.owners)
-
-    @property
     def bytes(self) -> int:
-        """Of the slots and of the logits."""
+        """Bytes of the slots and of the logits."""
         return self.pool.bytes + self.results.nbytes
 
-    def holds(self, slots: int, capacity: int) -> bool:
-        """Whether a call fits in."""
-        return slots <= self.slots and capacity <= self.pool.capacity
+    def logits(self, tokens: Tensor, step: DecodeStep) -> Tensor:
+        """Return next-token logits of a step of one token per sequence, valid until the next step.
 
-    def clear(self) -> None:
-        """Forget the sequences of a call that was given up."""
-        for owner in list(self.pool.slots):
-            self.pool.release(owner)
+        Args:
+            tokens: shape (rows, 1).
 
-    def logits(self, tokens: Tensor, step: Step) -> Tensor:
-        """Next-token logits of a step of one token per sequence, shape (rows, vocab); valid until the next step."""
+        Returns:
+            Shape (rows, vocab).
+        """
         key = (len(tokens), *step.lengths)
         if key not in self.captured:
             self.captured[key] = self._capture(tokens, step)
         graph = self.captured[key]
         graph.tokens.copy_(tokens)
-        graph.step.places.copy_(step.places)
+        graph.step.offsets.copy_(step.offsets)
         graph.step.positions.copy_(step.positions)
         for static, mask in zip(graph.step.masks, step.masks, strict=True):
             assert static is not None and mask is not None
@@ -82,18 +78,20 @@ class Graphs:
         graph.replay()
         return graph.logits
 
-    def _capture(self, tokens: Tensor, step: Step) -> Captured:
+    def _capture(self, tokens: Tensor, step: DecodeStep) -> CapturedStep:
         tokens = tokens.clone()
         masks = [None if mask is None else mask.clone() for mask in step.masks]
-        step = replace(step, places=step.places.clone(), positions=step.positions.clone(), masks=masks)
+        step = replace(step, offsets=step.offsets.clone(), positions=step.positions.clone(), masks=masks)
         results = self.results[: len(tokens)]
         replay, logits, self.memory = capture(
             lambda: results.copy_(self.model.logits(self.model.step(tokens, step))), self.memory
         )
-        return Captured(tokens, step, logits, replay)
+        return CapturedStep(tokens, step, logits, replay)
 
 
-def capture(work: Callable[[], Tensor], memory: Any) -> tuple[Callable[[], None], Tensor, Any]:
+def capture(
+    work: Callable[[], Tensor], memory: _POOL_HANDLE | None
+) -> tuple[Callable[[], None], Tensor, _POOL_HANDLE]:
     """Record work on the current device.
 
     The work is done twice before: libraries choose their kernels and allocate on first use, which must not be recorded.

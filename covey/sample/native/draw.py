@@ -3,14 +3,21 @@
 The order is: repetition penalty, tokens that may not be drawn, temperature, top-k, top-p, min-p, soft-max in float32,
 inverse CDF. Pure: logits and one uniform number per sequence in, ids and log-probabilities out, and a sequence's result
 does not depend on the others in the batch.
+
+The uniform numbers of a sequence depend on the run's seed, the step, the prompt and the index in its group, and on nothing
+else. So its tokens do not depend on the batch it is decoded in, on the number of processes, or on what was sampled
+before, and a resumed run needs no generator state.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from covey.sample.sampling import Sampling
@@ -21,11 +28,11 @@ BLOCK = 128
 """Tokens whose probabilities are summed before the search: the search runs over blocks, then inside one."""
 
 ALMOST_ONE = 1 - 2**-52
-"""A float64 that times any other is below it."""
+"""A factor just below 1: in float64 its product with x > 0 is below x."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledTokens:
     """One token per sequence; every tensor has the shape (sequences,)."""
 
     ids: Tensor
@@ -36,8 +43,8 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the options take away from the next token; None: nothing."""
+class TokenMasks:
+    """Tokens that may not be drawn next, or are penalised; None: none."""
 
     columns: Tensor | None = None
     """Ids that some sequences may not draw, shape (columns,)."""
@@ -49,65 +56,55 @@ class Limits:
     """Ids that the repetition penalty applies to, a mask of shape (sequences, vocab)."""
 
 
-NO_LIMITS = Limits()
+NO_MASKS = TokenMasks()
 
 
-def draw(logits: Tensor, uniform: Tensor, settings: Sampling, limits: Limits = NO_LIMITS) -> Drawn:
+def uniforms(key: Sequence[int], count: int) -> NDArray[np.float64]:
+    """Return `count` numbers in [0, 1) from a counter-based generator (Philox 4x64, Salmon et al. 2011).
+
+    Args:
+        key: non-negative integers: seed, step, prompt, index.
+        count: how many; the first numbers do not depend on it.
+    """
+    # Two 32-bit words per part, behind their number: numpy takes (1,) and (1, 0) for the same seed.
+    words = [len(key), *(word for part in key for word in (part & 0xFFFFFFFF, part >> 32))]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).random(count)
+
+
+def draw(logits: Tensor, uniform: Tensor, settings: Sampling, masks: TokenMasks = NO_MASKS) -> SampledTokens:
     """Draw one token per sequence.
 
     Args:
-        logits: what the policy gave, shape (sequences, vocab); overwritten.
+        logits: of the policy, shape (sequences, vocab); overwritten.
         uniform: numbers in [0, 1), shape (sequences,), float64.
         settings: temperature, truncation and penalty.
-        limits: tokens that may not be drawn, and those that are penalised.
+        masks: tokens that may not be drawn, and those that are penalised.
     """
-    scaled = at_temperature(logits, settings.temperature)
-    if limits.seen is not None or limits.never is not None or settings.is_truncated:
-        return _draw_changed(scaled, uniform, settings, limits)
-    removed = _remove(scaled, limits)
-    ids, probabilities = _pick(scaled, uniform, settings.greedy)
-    logprobs = probabilities.log()
+    plain = logits.float() if settings.temperature == 1.0 else logits.float() / settings.temperature
+    changes_many = masks.seen is not None or masks.never is not None or settings.is_truncated
+    changed, removed = plain.clone() if changes_many else plain, None
+    if masks.seen is not None:
+        changed = penalize_repetition(changed, masks.seen, settings.repetition_penalty)
+    if masks.never is not None:
+        changed = changed.masked_fill(masks.never, NEVER)
+    if masks.columns is not None and masks.blocked is not None:
+        there = changed.index_select(-1, masks.columns)  # (sequences, columns)
+        changed.index_copy_(-1, masks.columns, there.masked_fill(masks.blocked, NEVER))
+        removed = there.masked_fill(~masks.blocked, NEVER).logsumexp(-1)  # (sequences,)
+    if settings.is_truncated:
+        changed = keep_min_p(keep_top_p(keep_top_k(changed, settings.top_k), settings.top_p), settings.min_p)
+
+    probabilities = torch.softmax(changed, -1)
+    ids = changed.argmax(-1) if settings.greedy else inverse_cdf(probabilities, uniform)
+    logprobs = _at(probabilities, ids).log()
+    if changes_many:
+        return SampledTokens(ids, logprobs, _at(plain, ids) - plain.logsumexp(-1))
     if removed is None:
-        return Drawn(ids, logprobs, logprobs)
-    picked = _at(scaled, ids)
-    # log Z of what is left is picked - logprobs; together with the removed part it is that of the whole vocabulary.
-    return Drawn(ids, logprobs, picked - torch.logaddexp(picked - logprobs, removed))
-
-
-def _draw_changed(plain: Tensor, uniform: Tensor, settings: Sampling, limits: Limits) -> Drawn:
-    """The same where the distribution changes in more than a few columns."""
-    total = plain.logsumexp(-1)
-    changed = plain.clone()
-    if limits.seen is not None:
-        changed = penalize_repetition(changed, limits.seen, settings.repetition_penalty)
-    if limits.never is not None:
-        changed = changed.masked_fill(limits.never, NEVER)
-    _remove(changed, limits)
-    changed = keep_min_p(keep_top_p(keep_top_k(changed, settings.top_k), settings.top_p), settings.min_p)
-    ids, probabilities = _pick(changed, uniform, settings.greedy)
-    return Drawn(ids, probabilities.log(), _at(plain, ids) - total)
-
-
-def at_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Logits in float32, divided by the temperature; memory of its own where the logits were not float32."""
-    return logits.float() if temperature == 1.0 else logits.float() / temperature
-
-
-def _remove(logits: Tensor, limits: Limits) -> Tensor | None:
-    """Set blocked columns to minus infinity, in place; returns the log-sum-exp of what was there, per sequence."""
-    if limits.columns is None or limits.blocked is None:
-        return None
-    there = logits.index_select(-1, limits.columns)
-    left = there.masked_fill(limits.blocked, NEVER)
-    logits.index_copy_(-1, limits.columns, left)
-    return there.masked_fill(~limits.blocked, NEVER).logsumexp(-1)
-
-
-def _pick(logits: Tensor, uniform: Tensor, greedy: bool) -> tuple[Tensor, Tensor]:
-    """Ids, and the probabilities with which they were drawn."""
-    probabilities = torch.softmax(logits, -1)
-    ids = logits.argmax(-1) if greedy else inverse_cdf(probabilities, uniform)
-    return ids, _at(probabilities, ids)
+        return SampledTokens(ids, logprobs, logprobs)
+    # `plain` was overwritten in the columns, so log Z of the rest is picked - logprobs; with the removed part it is that of
+    # the whole vocabulary.
+    picked = _at(plain, ids)
+    return SampledTokens(ids, logprobs, picked - torch.logaddexp(picked - logprobs, removed))
 
 
 def _at(values: Tensor, ids: Tensor) -> Tensor:
@@ -115,7 +112,7 @@ def _at(values: Tensor, ids: Tensor) -> Tensor:
 
 
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The token in whose interval of the cumulative distribution the uniform number falls.
+    """Return the token in whose interval of the cumulative distribution the uniform number falls.
 
     Two levels: sums over blocks of the vocabulary say which block, a cumulative sum inside it says which token. A token
     of probability 0 is never drawn, whatever the rounding of the sums: the search is for the first edge above a number
@@ -126,12 +123,19 @@ def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
         uniform: numbers in [0, 1), shape (sequences,), float64.
     """
     vocab = probabilities.shape[-1]
-    sums = _block_sums(probabilities)
+    sums = _block_sums(probabilities)  # (sequences, blocks)
     edges = sums.cumsum(-1)
     target = uniform.clamp(max=ALMOST_ONE)[:, None] * edges[:, -1:]
     # What is not a number is below no edge.
     block = torch.searchsorted(edges, target, right=True).clamp_(max=edges.shape[-1] - 1)
-    within = _within(probabilities, block).cumsum(-1)
+
+    columns = block * BLOCK + torch.arange(BLOCK, device=block.device)  # (sequences, BLOCK)
+    if vocab % BLOCK == 0:
+        within = probabilities.gather(-1, columns).double()
+    else:
+        within = probabilities.gather(-1, columns.clamp(max=vocab - 1)).double()
+        within.masked_fill_(columns >= vocab, 0)
+    within = within.cumsum(-1)
     inside = (target - edges.gather(-1, block)).add_(sums.gather(-1, block)).clamp_(min=0)
     inside = torch.minimum(inside, within[:, -1:] * ALMOST_ONE)
     ids = block * BLOCK + torch.searchsorted(within, inside, right=True)
@@ -139,7 +143,7 @@ def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _block_sums(probabilities: Tensor) -> Tensor:
-    """Sums over consecutive blocks, shape (sequences, blocks), float64; the last block may be shorter."""
+    """Return sums over consecutive blocks, shape (sequences, blocks), float64; the last block may be shorter."""
     whole = probabilities.shape[-1] // BLOCK * BLOCK
     sums = probabilities[:, :whole].unflatten(-1, (-1, BLOCK)).sum(-1) if whole else probabilities[:, :0]
     if whole < probabilities.shape[-1]:
@@ -147,18 +151,8 @@ def _block_sums(probabilities: Tensor) -> Tensor:
     return sums.double()
 
 
-def _within(probabilities: Tensor, block: Tensor) -> Tensor:
-    """Probabilities of one block per sequence, 0 beyond the vocabulary; shape (sequences, BLOCK), float64."""
-    vocab = probabilities.shape[-1]
-    columns = block * BLOCK + torch.arange(BLOCK, device=block.device)
-    if vocab % BLOCK == 0:
-        return probabilities.gather(-1, columns).double()
-    there = probabilities.gather(-1, columns.clamp(max=vocab - 1)).double()
-    return there.masked_fill_(columns >= vocab, 0)
-
-
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """The k largest logits (all that tie with the k-th); 0: all."""
+    """Return the k largest logits (all that tie with the k-th), the others at minus infinity; 0: all."""
     if not 0 < k < logits.shape[-1]:
         return logits
     threshold = logits.topk(k, -1).values[:, -1:]
@@ -166,7 +160,10 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """The smallest set of most probable tokens that holds probability p (nucleus, arXiv:1904.09751), at least one; 1: all."""
+    """Return the smallest set of most probable tokens that holds probability p, at least one; 1: all.
+
+    Nucleus sampling, arXiv:1904.09751.
+    """
     if p >= 1.0:
         return logits
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
@@ -178,7 +175,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """Tokens with at least p times the probability of the most probable one (arXiv:2407.01082); 0: all."""
+    """Return tokens with at least p times the probability of the most probable one (arXiv:2407.01082); 0: all."""
     if p <= 0.0:
         return logits
     threshold = logits.max(-1, keepdim=True).values + math.log(p)
@@ -188,7 +185,9 @@ def keep_min_p(logits: Tensor, p: float) -> Tensor:
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Divide positive logits of tokens seen before by the penalty, multiply negative ones (arXiv:1909.05858, 4.1).
 
-    `seen` is a boolean mask of the shape of the logits.
+    Args:
+        logits: shape (sequences, vocab).
+        seen: a boolean mask of the same shape.
     """
     if penalty == 1.0:
         return logits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,20 +19,21 @@ from torch import nn
 from covey.errors import EngineError, warn
 from covey.models.inspect import compute_dtype, innermost
 from covey.sample.native import selfcheck
-from covey.sample.native.any_model import sample_generally
-from covey.sample.native.architectures import why_not
+from covey.sample.native.any_model import sample_any_model
+from covey.sample.native.architectures import unsupported_reason
 from covey.sample.native.batch import coarse
 from covey.sample.native.cuda_graphs import Graphs
-from covey.sample.native.decode_loop import Limits, layout_of, sample_fast
+from covey.sample.native.decode_loop import DecodeOptions, decode_loop
+from covey.sample.native.inference_mode import Autocast
 from covey.sample.native.memory_budget import cache_budget
 from covey.sample.native.merged_weights import is_sharded
-from covey.sample.native.prompt_lookup import Memory
+from covey.sample.native.prompt_lookup import CompletionIndex
 from covey.sample.native.stop_strings import INTERVAL, Decode
 from covey.sample.native.weights import Weights, refill, weights_of
 from covey.sample.sampling import Sampling
 from covey.types import Group, Prompt
 
-Path = Literal["auto", "fast", "general"]
+DecodePath = Literal["auto", "fast", "general"]
 
 GRAPHED = ("cuda",)
 """Kinds of devices on which steps are captured as graphs."""
@@ -65,9 +66,9 @@ class NativeEngine:
         prefill_tokens: tokens of prompts that are read at once; 2048 by default.
         shares_prompts: store a prompt once for all of its completions; by default on a CPU, where it saves more than it
             costs (see `SHARED_FROM`). On CUDA, True gives up captured graphs, which makes steps of small policies slower.
-        drafts: guess tokens from siblings and from earlier calls where few sequences are left (see
-            `covey.sample.native.prompt_lookup`); what is said does not change. By default for greedy decoding on a CPU, where it pays. On
-            CUDA, True gives up captured graphs, as a graph has one token per sequence.
+        prompt_lookup: propose tokens from siblings and from earlier calls where few sequences are left (see
+            `covey.sample.native.prompt_lookup`); the samples do not change. By default for greedy decoding on a CPU, where it
+            pays. On CUDA, True gives up captured graphs, as a graph has one token per sequence.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.
         checks: check the books of cache and scheduler after every step; for tests.
@@ -76,38 +77,37 @@ class NativeEngine:
     def __init__(
         self,
         decode: Decode,
-        autocast: Any = nullcontext,
+        autocast: Autocast = nullcontext,
         *,
-        path: Path = "auto",
+        path: DecodePath = "auto",
         dtype: torch.dtype | None = None,
         memory: int | None = None,
         max_sequences: int = 512,
         prefill_tokens: int | None = None,
         shares_prompts: bool | None = None,
-        drafts: bool | None = None,
+        prompt_lookup: bool | None = None,
         in_place: bool | None = None,
         checks: bool = False,
     ) -> None:
-        self.decode = decode
-        self.autocast: type[AbstractContextManager[Any]] = autocast
+        self.decode, self.autocast = decode, autocast
         self.path, self.dtype = path, dtype
         self.memory, self.max_sequences, self.prefill_tokens = memory, max_sequences, prefill_tokens
-        self.shares_prompts, self.in_place, self.checks = shares_prompts, in_place, checks
-        self.drafts = drafts
-        self.texts = Memory()
-        """What was said in earlier calls."""
+        self.shares_prompts, self.prompt_lookup = shares_prompts, prompt_lookup
+        self.in_place, self.checks = in_place, checks
+        self.completions = CompletionIndex()
+        """Completions of earlier calls by prompt; source of drafts."""
         self.policy: nn.Module | None = None
         self.weights: Weights | None = None
         self.graphs: Graphs | None = None
         self._is_stale = True
         self.reason: str | None = None
         """Why the last call took the general path; None: it took the fast one, or there was none yet."""
-        self._why_not: str | None = None
+        self._unsupported: str | None = None
         """Why the policy always takes the general path; None: it does not."""
-        self._checked: Any = None
-        """The policy whose check has passed, or failed for `_why_not`."""
+        self._checked: weakref.ref[nn.Module] | None = None
+        """The policy whose check has passed, or failed for `_unsupported`."""
         self._warned: set[str] = set()
-        """What a warning was given about."""
+        """Subjects that a warning was given about."""
 
     def load(self, policy: nn.Module) -> None:
         """Use the policy's weights as they are now. They are read when sampling starts."""
@@ -125,115 +125,112 @@ class NativeEngine:
             self.release()
 
     def generate(self, prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> Iterator[Group]:
-        if self.policy is None:
+        """Sample `group_size` completions of each prompt; see `covey.sample.engine.Engine.generate`."""
+        policy = self.policy
+        if policy is None:
             raise EngineError("The engine has no policy yet. Call load(policy) before generate(...).")
         # Before anything else: gathering sharded weights takes all processes, those without prompts too.
-        weights = self._prepared(self.policy)
+        weights = self._fast_weights(policy)
         if not prompts:
             return
-        weights = self._within_window(self.policy, weights, prompts, settings)
+        longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
+        if weights is not None and weights.shape.longest is not None and longest > weights.shape.longest:
+            self._leave_window(policy, longest, weights.shape.longest)
+            weights = None
         if weights is None:
-            yield from self._sample_generally(self.policy, prompts, group_size, settings)
-        else:
-            yield from self._sample_fast(weights, prompts, group_size, settings)
+            self._warn_of_options(policy)
+            budget = self._budget(next(policy.parameters()).device)
+            yield from sample_any_model(
+                policy, self.autocast, prompts, group_size, settings, self.decode, budget, self.max_sequences
+            )
+            return
 
-    def _sample_generally(
-        self, policy: nn.Module, prompts: Sequence[Prompt], group_size: int, settings: Sampling
-    ) -> Iterator[Group]:
-        self._warn_of_options(policy)
-        budget = self._budget(next(policy.parameters()).device)
-        yield from sample_generally(
-            policy,
-            self.autocast,
-            prompts,
-            group_size,
-            settings,
-            self.decode,
-            budget,
-            self.max_sequences,
-        )
-
-    def _sample_fast(
-        self, weights: Weights, prompts: Sequence[Prompt], group_size: int, settings: Sampling
-    ) -> Iterator[Group]:
-        limits = self._limits(weights, prompts, group_size, settings)
+        options = self._decode_options(weights, prompts, group_size, settings)
         graphs = None
-        if weights.device.type in GRAPHED and not limits.shares_prompts and not limits.drafts:
-            longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
-            graphs = self._graphs_for(weights, len(prompts) * group_size, longest, limits)
-            limits = replace(limits, max_sequences=min(limits.max_sequences, graphs.slots))
-        groups = sample_fast(weights, prompts, group_size, settings, self.decode, limits, self.texts, graphs)
-        for group in groups:
-            if limits.drafts:
-                self.texts.add(group)
+        if weights.device.type in GRAPHED and not options.shares_prompts and not options.prompt_lookup:
+            graphs = self._graphs_for(weights, len(prompts) * group_size, longest, options)
+            options = replace(options, max_sequences=min(options.max_sequences, graphs.slots))
+        for group in decode_loop(
+            weights, prompts, group_size, settings, self.decode, options, self.completions, graphs
+        ):
+            if options.prompt_lookup:
+                self.completions.add(group)
             yield group
 
-    def _limits(
+    def _decode_options(
         self, weights: Weights, prompts: Sequence[Prompt], group_size: int, settings: Sampling
-    ) -> Limits:
+    ) -> DecodeOptions:
+        """Return the arguments of the engine, with the defaults that suit this call."""
         on_cpu = weights.device.type == "cpu"
-        drafts = on_cpu and settings.greedy if self.drafts is None else self.drafts
+        looks_up = on_cpu and settings.greedy if self.prompt_lookup is None else self.prompt_lookup
         shares = self.shares_prompts
         if shares is None:
-            layout = layout_of(weights)
             tokens = group_size * sum(len(prompt.ids) for prompt in prompts)
-            pays = tokens * layout.bytes_per_token >= SHARED_FROM * layout.layers
+            pays = tokens * weights.kv_format.bytes_per_token >= SHARED_FROM * weights.shape.layers
             shares = on_cpu and group_size > 1 and pays
-        return Limits(
+        return DecodeOptions(
             memory=self._budget(weights.device),
             max_sequences=self.max_sequences,
             prefill_tokens=PREFILL_TOKENS if self.prefill_tokens is None else self.prefill_tokens,
             shares_prompts=shares,
-            drafts=drafts,
-            interval=1 if on_cpu or drafts else INTERVAL,
+            prompt_lookup=looks_up,
+            interval=1 if on_cpu or looks_up else INTERVAL,
             checks=self.checks,
         )
 
     def _budget(self, device: torch.device) -> int:
         if self.memory is not None:
             return self.memory
-        held = 0 if self.graphs is None else self.graphs.bytes
-        return cache_budget(device) + held
+        return cache_budget(device) + (0 if self.graphs is None else self.graphs.bytes)
 
     @torch.inference_mode()
-    def _graphs_for(self, weights: Weights, rows: int, longest: int, limits: Limits) -> Graphs:
-        """Graphs and slots for so many texts; those of the last call, where they hold them."""
-        layout, capacity = layout_of(weights), coarse(longest)
-        logits = weights.vocab * weights.dtype.itemsize
-        fitting = limits.memory // (capacity * layout.bytes_per_token + logits)
-        slots = max(1, min(rows, limits.max_sequences, fitting))
-        if self.graphs is None or not self.graphs.holds(slots, capacity):
+    def _graphs_for(self, weights: Weights, rows: int, longest: int, options: DecodeOptions) -> Graphs:
+        """Return graphs and slots for so many texts; those of the last call, where they hold them."""
+        capacity, logits = coarse(longest), weights.vocab * weights.dtype.itemsize
+        fitting = options.memory // (capacity * weights.kv_format.bytes_per_token + logits)
+        slots = max(1, min(rows, options.max_sequences, fitting))
+        if self.graphs is None or slots > self.graphs.slots or capacity > self.graphs.pool.capacity:
             self.graphs = None  # before the new ones take their memory
-            self.graphs = Graphs(weights, layout, slots, capacity)
+            self.graphs = Graphs(weights, slots, capacity)
         return self.graphs
 
     # --- which path ---------------------------------------------------------------------------------------------------
 
-    def _prepared(self, policy: nn.Module) -> Weights | None:
-        """What the fast path computes with; None: the policy takes the general path."""
-        if self.path == "general":
-            weights, self.reason = None, "path='general' asks for it"
-        else:
-            weights = self._fast_weights(policy)
-            self.reason = self._why_not
-        if weights is None:
-            self._refuse_shards(policy)
-        return weights
-
     def _fast_weights(self, policy: nn.Module) -> Weights | None:
-        if self.weights is None and not self._is_fast(policy):
+        """Return what the fast path computes with, as it is now; None: the policy takes the general path."""
+        if self.path == "general":
+            self.reason = "path='general' asks for it"
+            self._refuse_shards(policy)
             return None
-        if self.weights is None or self._is_stale:
-            self.weights = self._read(policy)
-            self._is_stale = False
-        if self._checked is None or self._checked() is not policy:
-            self._check(policy, self.weights)
-        if self._why_not is not None:
+        is_checked = self._checked is not None and self._checked() is policy
+        if self.weights is None and not is_checked:
+            self._unsupported = unsupported_reason(policy) or self._unsupported_dtype(policy)
+            if self._unsupported is not None and self.path == "fast":
+                raise EngineError(
+                    f"The fast path cannot decode this policy: {self._unsupported}. Set path='auto'."
+                )
+        if self.weights is not None or self._unsupported is None:
+            if self.weights is None or self._is_stale:
+                self.weights, self._is_stale = self._read(policy), False
+            if not is_checked:
+                self._check(policy, self.weights)
+        if self._unsupported is not None:
             self.weights = None
+        self.reason = self._unsupported
+        if self.weights is None:
+            self._refuse_shards(policy)
         return self.weights
 
+    def _unsupported_dtype(self, policy: nn.Module) -> str | None:
+        dtype, device = self.dtype or self._policy_dtype(policy), next(policy.parameters()).device
+        known = (torch.float32, torch.bfloat16, *([] if device.type == "cpu" else [torch.float16]))
+        return None if dtype in known else f"{dtype} on {device.type} is not one of its dtypes"
+
     def _refuse_shards(self, policy: nn.Module) -> None:
-        """The general path calls the model as often as a process's own completions need; shards need all processes."""
+        """Raise where the weights are sharded.
+
+        The general path calls the model as often as a process's own completions need; shards need all processes.
+        """
         if is_sharded(policy):
             raise EngineError(
                 f"This policy ({type(innermost(policy)).__name__}) takes the general path: {self.reason}. Its weights are "
@@ -243,60 +240,48 @@ class NativeEngine:
                 "fast path, which gathers the weights."
             )
 
-    def _is_fast(self, policy: nn.Module) -> bool:
-        if self._checked is not None and self._checked() is policy:
-            return self._why_not is None
-        self._why_not = why_not(policy) or self._why_not_dtype(policy)
-        if self._why_not is not None and self.path == "fast":
-            raise EngineError(f"The fast path cannot decode this policy: {self._why_not}. Set path='auto'.")
-        return self._why_not is None
-
-    def _why_not_dtype(self, policy: nn.Module) -> str | None:
-        dtype, device = self._dtype(policy), next(policy.parameters()).device
-        known = (torch.float32, torch.bfloat16, *([] if device.type == "cpu" else [torch.float16]))
-        return None if dtype in known else f"{dtype} on {device.type} is not one of its dtypes"
-
     def _check(self, policy: nn.Module, weights: Weights) -> None:
+        """Compare the fast path with the policy; a gap is an error where path is "fast", and else a warning."""
         shares = weights.device.type == "cpu" if self.shares_prompts is None else self.shares_prompts
-        gap, bound = selfcheck.gap(policy, self.autocast, weights, shares), selfcheck.bound(weights.dtype)
+        gap, bound = selfcheck.gap(policy, self.autocast, weights, shares), selfcheck.BOUND[weights.dtype]
         self._checked = weakref.ref(policy)
         if gap <= bound:
             return
-        self._why_not = f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
+        self._unsupported = (
+            f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
+        )
         if self.path == "fast":
-            raise EngineError(f"The fast path cannot decode this policy: {self._why_not}.")
+            raise EngineError(f"The fast path cannot decode this policy: {self._unsupported}.")
         warn(
-            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self._why_not}. The "
+            f"The fast sampler does not know this {type(innermost(policy)).__name__} after all: {self._unsupported}. The "
             "general path is used instead, which is slower."
         )
 
-    def _within_window(
-        self, policy: nn.Module, weights: Weights | None, prompts: Sequence[Prompt], settings: Sampling
-    ) -> Weights | None:
-        """The fast path attends to everything, so it takes only texts that a sliding window holds."""
-        longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
-        if weights is None or weights.shape.longest is None or longest <= weights.shape.longest:
-            return weights
+    def _leave_window(self, policy: nn.Module, longest: int, window: int) -> None:
+        """Note that a call is too long for the fast path, which attends to everything.
+
+        Raises:
+            EngineError: `path` insists on the fast path.
+        """
         if self.path == "fast":
             raise EngineError(
                 f"The fast path knows no sliding window: prompt and completion may have {longest} tokens, and the window has "
-                f"{weights.shape.longest}. Set path='auto'."
+                f"{window}. Set path='auto'."
             )
-        self.reason = f"prompt and completion may have {longest} tokens, and the sliding window has {weights.shape.longest}"
+        self.reason = f"prompt and completion may have {longest} tokens, and the sliding window has {window}"
         self._refuse_shards(policy)
         self._warn_once(
             "window",
             f"The fast sampler knows no sliding window: {self.reason}. Such calls take the general path, which is slower.",
         )
-        return None
 
     def _warn_of_options(self, policy: nn.Module) -> None:
-        """Say which arguments the general path does not heed: those that ask for something else than what it does."""
+        """Name the arguments that the general path does not heed: those that ask for something else than what it does."""
         does = {
-            "dtype": None if self.dtype is None else self._own_dtype(policy),
+            "dtype": None if self.dtype is None else self._policy_dtype(policy),
             "prefill_tokens": None,
             "shares_prompts": False,
-            "drafts": False,
+            "prompt_lookup": False,
             "in_place": True,
         }
         idle = [f"{name}={v}" for name in does if (v := getattr(self, name)) not in (None, does[name])]
@@ -313,7 +298,8 @@ class NativeEngine:
 
     @torch.no_grad()
     def _read(self, policy: nn.Module) -> Weights:
-        dtype = self._dtype(policy)
+        """Return the policy's present weights, in the tensors of the previous ones where graphs read those."""
+        dtype = self.dtype or self._policy_dtype(policy)
         in_place = self.in_place
         if in_place is None:
             embedding = _embedding(policy)
@@ -323,11 +309,8 @@ class NativeEngine:
         self.release()
         return weights_of(policy, dtype, in_place)
 
-    def _dtype(self, policy: nn.Module) -> torch.dtype:
-        return self._own_dtype(policy) if self.dtype is None else self.dtype
-
-    def _own_dtype(self, policy: nn.Module) -> torch.dtype:
-        """What the policy itself computes in."""
+    def _policy_dtype(self, policy: nn.Module) -> torch.dtype:
+        """Return what the policy itself computes in."""
         with self.autocast():
             return compute_dtype(next(policy.parameters()).device, _embedding(policy).dtype)
 

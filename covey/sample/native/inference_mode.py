@@ -1,4 +1,4 @@
-"""Lends the policy to the sampler, and gives it back as it was.
+"""Prepares the policy for sampling, and restores it.
 
 Sampling wants the model in eval mode, with a cache and without checkpointing (a checkpointed layer drops the cache).
 All of it is restored exactly, whatever happens in between.
@@ -6,16 +6,19 @@ All of it is restored exactly, whatever happens in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import nn
 
+Autocast = Callable[[], AbstractContextManager[object]]
+"""Makes the context in which the policy computes, for example bfloat16 autocast."""
+
 
 @contextmanager
-def lent(model: nn.Module) -> Iterator[nn.Module]:
-    """The model in eval mode, without gradients, checkpointing switched off."""
+def inference_mode(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the model in eval mode, without gradients, checkpointing switched off."""
     modes = [(m, m.training) for m in model.modules()]
     checkpointed = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
     try:

@@ -1,18 +1,18 @@
 """Keys and values of prompts and of completions.
 
-A prompt is stored once, whoever continues it, or is copied in front of each of its completions (`shares_prompts`). Both live
+A prompt is stored once for all of its completions, or is copied in front of each of them (`shares_prompts`). Both live
 in pools by length: a completion starts in the pool of the short ones and moves to the next when it has outgrown it, so a
 long straggler does not make the others read as much as it does. A pool's slots are as long as its longest completion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 
-from covey.sample.native.kv_pool import Layout, Pool
+from covey.sample.native.kv_pool import KvFormat, KvPool
 
 FIRST = 64
 """Tokens up to which a completion is in the first pool; each of the next holds completions of up to twice as many."""
@@ -22,41 +22,41 @@ ALIGNED = 32
 their ends, and must not be much longer than what is in them."""
 
 RESERVED = 1
-"""Places at the start of a completion's slot that are left at zero where prompts are shared: what a sequence says is
-attended to together with a place that stands for its whole prompt (see `covey.kernels.decode_attention`)."""
+"""Tokens at the start of a completion's slot that are left at zero where prompts are shared: a completion is attended to
+together with one token that stands for its whole prompt (see `covey.kernels.decode_attention`)."""
 
 
-class Cache:
+class KvCache:
     """Prompts and completions by number.
 
     Args:
-        layout: what one token takes.
+        format: of a token.
         budget: bytes beyond which nothing spare is kept. What sequences can come to is reckoned with elsewhere (see
             `covey.sample.native.scheduler`); while some of them move to longer slots, both are held for a moment.
         shares_prompts: store a prompt once for all of its completions.
-        keys_transposed: see `covey.sample.native.kv_pool.Pool`; for completions.
+        keys_transposed: see `covey.sample.native.kv_pool.KvPool`; for completions.
         fixed: the one pool that all completions go into, with room for all of them; prompts are not shared then.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        format: KvFormat,
         budget: int,
         shares_prompts: bool,
         keys_transposed: bool,
-        fixed: Pool | None = None,
+        fixed: KvPool | None = None,
     ) -> None:
         assert not (shares_prompts and fixed), "a fixed pool holds whole texts"
-        self.layout, self.budget = layout, budget
+        self.format, self.budget = format, budget
         self.shares_prompts, self.keys_transposed = shares_prompts, keys_transposed
         self.fixed = fixed
-        self.prompts: dict[int, Pool] = {}
+        self.prompts: dict[int, KvPool] = {}
         """Pools of prompts by capacity."""
-        self.completions: dict[int, Pool] = {}
+        self.completions: dict[int, KvPool] = {}
         """Pools of completions by the length up to which they hold them, the shortest first."""
-        self.prompt_pool: dict[int, Pool] = {}
+        self.prompt_pool: dict[int, KvPool] = {}
         self.prompt_length: dict[int, int] = {}
-        self.pool: dict[int, Pool] = {}
+        self.pool: dict[int, KvPool] = {}
         """Completion → its pool."""
         self.peak = 0
         """The most bytes that were held at a time."""
@@ -64,12 +64,12 @@ class Cache:
     # --- prompts ------------------------------------------------------------------------------------------------------
 
     def add_prompts(self, lengths: Mapping[int, int]) -> None:
-        """Room for these prompts, by number → tokens."""
+        """Make room for these prompts, by number → tokens."""
         by_capacity: dict[int, list[int]] = {}
         for prompt, length in lengths.items():
             by_capacity.setdefault(prompt_capacity(length), []).append(prompt)
         for capacity, prompts in by_capacity.items():
-            pool = self.prompts.setdefault(capacity, Pool(self.layout, capacity, keys_transposed=False))
+            pool = self.prompts.setdefault(capacity, KvPool(self.format, capacity, keys_transposed=False))
             self._claim(pool, prompts)
             for prompt in prompts:
                 self.prompt_pool[prompt], self.prompt_length[prompt] = pool, lengths[prompt]
@@ -85,14 +85,16 @@ class Cache:
     # --- completions --------------------------------------------------------------------------------------------------
 
     def add_completions(self, prompt_of: Mapping[int, int]) -> None:
-        """Room for the first token of each of these completions, by number → prompt."""
+        """Make room for the first token of each of these completions, by number → prompt."""
         lengths = {
             row: 1 + (RESERVED if self.shares_prompts else self.prompt_length[prompt])
             for row, prompt in prompt_of.items()
         }
-        reaches = {row: self._reach(length) for row, length in lengths.items()}
-        for reach in set(reaches.values()):
-            rows = [row for row in lengths if reaches[row] == reach]
+        by_reach: dict[int, list[int]] = {}
+        for row, length in lengths.items():
+            reach = reach_of(length) if self.fixed is None else self.fixed.capacity
+            by_reach.setdefault(reach, []).append(row)
+        for reach, rows in by_reach.items():
             pool = self._pool_for(reach, max(lengths[row] for row in rows))
             slots = self._claim(pool, rows)
             self.pool.update(dict.fromkeys(rows, pool))
@@ -103,11 +105,11 @@ class Cache:
     def drop_completion(self, row: int) -> None:
         self.pool.pop(row).release(row)
 
-    def make_room(self, tokens: Any) -> bool:
+    def make_room(self, tokens: np.ndarray) -> bool:
         """Lengthen slots, or move completions that outgrow their pool; returns whether anything changed.
 
         Args:
-            tokens: what each completion will hold, by number; anything that can be indexed.
+            tokens: of each completion when it is written to next, by number.
         """
         changed = False
         # The longest first, so that a pool has gone on before the next one arrives.
@@ -119,9 +121,9 @@ class Cache:
             leaving = [row for row in pool.slots if tokens[row] > reach]
             if len(leaving) == len(pool.slots) and 2 * reach not in self.completions:
                 del self.completions[reach]
-                self._add_pool(2 * reach, pool)
+                self.completions = dict(sorted([*self.completions.items(), (2 * reach, pool)]))
             elif leaving:
-                self._move(leaving, pool, self._pool_for(2 * reach, _longest(pool, tokens)))
+                self._move(leaving, pool, self._pool_for(2 * reach, longest))
                 longest = _longest(pool, tokens)
             if longest > pool.capacity:
                 pool.grow(aligned(longest))
@@ -130,14 +132,11 @@ class Cache:
         self._note_peak()
         return changed
 
-    def compact(self) -> bool:
-        """Close holes where that makes a step narrower; returns whether anything moved."""
-        for reach, pool in list(self.completions.items()):
-            if not pool.slots:
-                del self.completions[reach]
-        pools: Iterable[Pool] = [*self.completions.values(), *self.prompts.values()]
-        moved = [pool.compact() for pool in pools]
-        return any(moved)
+    def compact(self) -> None:
+        """Close holes where that makes a step narrower."""
+        self.completions = {reach: pool for reach, pool in self.completions.items() if pool.slots}
+        for pool in (*self.completions.values(), *self.prompts.values()):
+            pool.compact()
 
     # --- numbers ------------------------------------------------------------------------------------------------------
 
@@ -145,17 +144,17 @@ class Cache:
     def bytes(self) -> int:
         return sum(pool.bytes for pool in (*self.prompts.values(), *self.completions.values()))
 
-    def prompt_cost(self, length: int) -> int:
-        """Bytes of a prompt that is held once for its completions."""
-        return prompt_capacity(length) * self.layout.bytes_per_token
+    def prompt_bytes(self, length: int) -> int:
+        """Return the bytes of a prompt that is held once for its completions."""
+        return prompt_capacity(length) * self.format.bytes_per_token
 
-    def completion_cost(self, prompt_length: int, max_new_tokens: int) -> int:
-        """Bytes that a completion can come to."""
+    def completion_bytes(self, prompt_length: int, max_new_tokens: int) -> int:
+        """Return the bytes that a completion can come to."""
         own = max_new_tokens + (RESERVED if self.shares_prompts else prompt_length)
-        return aligned(own) * self.layout.bytes_per_token
+        return aligned(own) * self.format.bytes_per_token
 
     def check_integrity(self) -> None:
-        """Pools agree with the maps from numbers to pools."""
+        """Assert that pools agree with the maps from numbers to pools."""
         for pools, pool_of in ((self.prompts, self.prompt_pool), (self.completions, self.pool)):
             for pool in pools.values():
                 pool.check_integrity()
@@ -168,23 +167,18 @@ class Cache:
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
-    def _reach(self, length: int) -> int:
-        return reach_of(length) if self.fixed is None else self.fixed.capacity
-
-    def _pool_for(self, reach: int, longest: int) -> Pool:
-        """The pool of completions up to `reach`, with room for `longest` tokens in each slot."""
+    def _pool_for(self, reach: int, longest: int) -> KvPool:
+        """Return the pool of completions up to `reach`, with room for `longest` tokens in each slot."""
         if reach not in self.completions:
-            self._add_pool(reach, self.fixed or Pool(self.layout, aligned(longest), self.keys_transposed))
+            pool = self.fixed or KvPool(self.format, aligned(longest), self.keys_transposed)
+            self.completions = dict(sorted([*self.completions.items(), (reach, pool)]))
         pool = self.completions[reach]
         if longest > pool.capacity:
             pool.grow(aligned(longest))
         return pool
 
-    def _add_pool(self, reach: int, pool: Pool) -> None:
-        self.completions = dict(sorted([*self.completions.items(), (reach, pool)]))
-
-    def _claim(self, pool: Pool, owners: Sequence[int]) -> list[int]:
-        """Slots for these; nothing spare is kept where that would be over the budget."""
+    def _claim(self, pool: KvPool, owners: Sequence[int]) -> list[int]:
+        """Return slots for these; nothing spare is kept where that would be over the budget."""
         more = pool.needed(len(owners)) - len(pool.owners)
         if self.bytes + more * pool.slot_bytes <= self.budget:
             return pool.claim(owners)
@@ -192,12 +186,12 @@ class Cache:
             other.trim()
         return pool.claim(owners, spare=False)
 
-    def _move(self, rows: Sequence[int], source: Pool, target: Pool) -> None:
+    def _move(self, rows: Sequence[int], source: KvPool, target: KvPool) -> None:
         """Move contents to longer slots."""
-        new = torch.tensor(self._claim(target, rows), device=self.layout.device)
-        old = torch.tensor([source.slots[row] for row in rows], device=self.layout.device)
+        new = torch.tensor(self._claim(target, rows), device=self.format.device)
+        old = torch.tensor([source.slots[row] for row in rows], device=self.format.device)
         filled = slice(0, source.capacity)
-        for layer in range(self.layout.layers):
+        for layer in range(self.format.layers):
             if self.keys_transposed:
                 target.keys[layer][..., filled].index_copy_(0, new, source.keys[layer][old])
             else:
@@ -208,16 +202,16 @@ class Cache:
             source.release(row)
             self.pool[row] = target
 
-    def _copy_prompts(self, pool: Pool, slots: Sequence[int], prompts: Sequence[int]) -> None:
+    def _copy_prompts(self, pool: KvPool, slots: Sequence[int], prompts: Sequence[int]) -> None:
         """Put each prompt in front of its completions."""
         of_prompt: dict[int, list[int]] = {}
         for slot, prompt in zip(slots, prompts, strict=True):
             of_prompt.setdefault(prompt, []).append(slot)
         for prompt, its_slots in of_prompt.items():
             source, length = self.prompt_pool[prompt], self.prompt_length[prompt]
-            at = torch.tensor(its_slots, device=self.layout.device)
-            for layer in range(self.layout.layers):
-                keys = source.keys[layer][source.slots[prompt], :, :length]
+            at = torch.tensor(its_slots, device=self.format.device)
+            for layer in range(self.format.layers):
+                keys = source.keys[layer][source.slots[prompt], :, :length]  # (heads, length, head_dim)
                 if self.keys_transposed:
                     pool.keys[layer][at, :, :, :length] = keys.transpose(1, 2)
                 else:
@@ -229,16 +223,16 @@ class Cache:
 
 
 def aligned(length: int) -> int:
-    """The next multiple of ALIGNED."""
+    """Return the next multiple of ALIGNED."""
     return -(-length // ALIGNED) * ALIGNED
 
 
-def _longest(pool: Pool, tokens: Any) -> int:
+def _longest(pool: KvPool, tokens: np.ndarray) -> int:
     return int(max((tokens[row] for row in pool.slots), default=0))
 
 
 def reach_of(length: int) -> int:
-    """Which pool a completion of this length is in: FIRST, or a power of two times it."""
+    """Return the length up to which the pool of such a completion goes: FIRST, or a power of two times it."""
     reach = FIRST
     while reach < length:
         reach *= 2
@@ -246,7 +240,7 @@ def reach_of(length: int) -> int:
 
 
 def prompt_capacity(length: int) -> int:
-    """Capacity of the slot that a prompt is in: a power of two, or one and a half."""
+    """Return the capacity of the slot that a prompt is in: a power of two, or one and a half."""
     capacity = ALIGNED
     while capacity < length:
         capacity *= 2

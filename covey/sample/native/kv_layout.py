@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.sample.native.kv_cache import Cache
-from covey.sample.native.kv_pool import Pool
+from covey.sample.native.kv_cache import KvCache
+from covey.sample.native.kv_pool import KvPool
 
 
 @dataclass(frozen=True)
 class Segment:
     """The rows of the batch that lie in one pool of completions."""
 
-    pool: Pool
+    pool: KvPool
     start: int
     """First row of the batch."""
     width: int
@@ -46,30 +46,24 @@ class PromptSegment:
     mask: Tensor | None
     """Added to scores where prompts are shorter than `length`, shape (width · heads, 1, length), float32."""
     members: Tensor
-    """Row and head of the batch for each place, shape (width · heads · places)."""
-    places: int
-    """Rows per prompt, padded to those of the prompt that has most."""
+    """Row and head of the batch, prompt by prompt, padded to the rows of the prompt that has most; shape (width · heads ·
+    rows per prompt)."""
 
 
 @dataclass(frozen=True)
-class Arrangement:
-    """A batch."""
+class KvLayout:
+    """The slots of a batch, and the order in which its queries meet their prompts."""
 
     rows: list[int]
     """Rows of the table, the spare one for holes."""
-    is_hole: list[bool]
     segments: list[Segment]
     prompts: list[PromptSegment]
     back: Tensor
     """Where the result of each row and head stands in the prompts' order, shape (rows · heads)."""
 
-    @property
-    def size(self) -> int:
-        return len(self.rows)
 
-
-def arrange(cache: Cache, prompt_of: Mapping[int, int] | np.ndarray, spare: int) -> Arrangement:
-    """The batch of everything that the cache holds.
+def kv_layout(cache: KvCache, prompt_of: Mapping[int, int] | np.ndarray, spare: int) -> KvLayout:
+    """Return the layout of a batch of everything that the cache holds.
 
     Args:
         prompt_of: row of the table → prompt.
@@ -79,77 +73,69 @@ def arrange(cache: Cache, prompt_of: Mapping[int, int] | np.ndarray, spare: int)
     segments = []
     for pool in cache.completions.values():
         width = pool.width
-        if width:
-            segments.append(_segment(pool, len(rows), width))
-            rows += [spare if owner is None else owner for owner in pool.owners[:width]]
-    back = np.zeros((len(rows), cache.layout.heads), dtype=np.int64)
+        if not width:
+            continue
+        keys = [k[:width].flatten(0, 1) for k in pool.keys]
+        if not pool.keys_transposed:
+            keys = [k.transpose(1, 2) for k in keys]  # (width · heads, head_dim, capacity)
+        values = [v[:width].flatten(0, 1) for v in pool.values]
+        slots = torch.arange(width, device=pool.format.device)[:, None]
+        segments.append(Segment(pool, len(rows), width, slots, keys, values))
+        rows += [spare if owner is None else owner for owner in pool.owners[:width]]
+    back = np.zeros((len(rows), cache.format.heads), dtype=np.int64)
     prompts = _prompt_segments(cache, rows, prompt_of, spare, back) if cache.shares_prompts else []
-    is_hole = [row == spare for row in rows]
-    return Arrangement(
-        rows, is_hole, segments, prompts, torch.from_numpy(back.reshape(-1)).to(cache.layout.device)
-    )
-
-
-def _segment(pool: Pool, start: int, width: int) -> Segment:
-    keys = [k[:width].flatten(0, 1) for k in pool.keys]
-    return Segment(
-        pool=pool,
-        start=start,
-        width=width,
-        slots=torch.arange(width, device=pool.layout.device)[:, None],
-        keys=keys if pool.keys_transposed else [k.transpose(1, 2) for k in keys],
-        values=[v[:width].flatten(0, 1) for v in pool.values],
-    )
+    return KvLayout(rows, segments, prompts, torch.from_numpy(back.reshape(-1)).to(cache.format.device))
 
 
 def _prompt_segments(
-    cache: Cache,
+    cache: KvCache,
     rows: list[int],
     prompt_of: Mapping[int, int] | np.ndarray,
     spare: int,
     back: np.ndarray,
 ) -> list[PromptSegment]:
-    """The prompts' order; fills in `back`, of shape (rows, heads)."""
-    heads = np.arange(cache.layout.heads)
+    """Return the prompts' order; fills in `back`, of shape (rows, heads)."""
+    heads = np.arange(cache.format.heads)
     members: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         if row != spare:
             members.setdefault(int(prompt_of[row]), []).append(number)
     segments, start = [], 0
     for pool in cache.prompts.values():
-        used = {pool.slots[p]: m for p, m in members.items() if cache.prompt_pool[p] is pool}
-        if not used:
+        in_pool = {prompt: m for prompt, m in members.items() if cache.prompt_pool[prompt] is pool}
+        if not in_pool:
             continue
-        width, places = max(used) + 1, max(map(len, used.values()))
-        table = np.zeros((width, places), dtype=np.int64)
-        for slot, numbers in used.items():
+        width, most = max(pool.slots[prompt] for prompt in in_pool) + 1, max(map(len, in_pool.values()))
+        table, lengths = np.zeros((width, most), dtype=np.int64), [0] * width
+        for prompt, numbers in in_pool.items():
+            slot = pool.slots[prompt]
             table[slot, : len(numbers)] = numbers
-            within = (slot * len(heads) + heads) * places + np.arange(len(numbers))[:, None]
+            lengths[slot] = cache.prompt_length[prompt]
+            within = (slot * len(heads) + heads) * most + np.arange(len(numbers))[:, None]  # (members, heads)
             back[numbers] = start + within
-        segments.append(_prompt_segment(cache, pool, table, set(used)))
-        start += width * len(heads) * places
+        segments.append(_prompt_segment(pool, table, lengths))
+        start += width * len(heads) * most
     return segments
 
 
-def _prompt_segment(cache: Cache, pool: Pool, table: np.ndarray, used: set[int]) -> PromptSegment:
-    width, places = table.shape
-    heads, device = cache.layout.heads, cache.layout.device
-    lengths = [0] * width
-    for slot in used:
-        owner = pool.owners[slot]
-        assert owner is not None
-        lengths[slot] = cache.prompt_length[owner]
-    longest = max(lengths)
+def _prompt_segment(pool: KvPool, table: np.ndarray, lengths: list[int]) -> PromptSegment:
+    """Return a segment.
+
+    Args:
+        table: rows of the batch that continue the prompt of each slot, shape (width, rows per prompt).
+        lengths: tokens of each slot's prompt; 0 where nobody continues it.
+    """
+    heads, device = pool.format.heads, pool.format.device
+    width, longest = len(table), max(lengths)
     mask = None
-    if any(lengths[slot] != longest for slot in used):
+    if any(0 < length < longest for length in lengths):
         # A slot without readers keeps its first token: a row of nothing but minus infinity has no soft-max.
         reach = torch.tensor([max(length, 1) for length in lengths], device=device)
-        is_there = torch.arange(longest, device=device) < reach[:, None]
+        is_there = torch.arange(longest, device=device) < reach[:, None]  # (width, length)
         mask = torch.zeros(width, 1, longest, device=device).masked_fill_(~is_there[:, None], float("-inf"))
-        mask = mask.repeat_interleave(heads, 0)
-    by_head = table[:, None, :] * heads + np.arange(heads)[None, :, None]
-    members = torch.from_numpy(by_head.reshape(-1)).to(device)
+        mask = mask.repeat_interleave(heads, 0)  # (width · heads, 1, length)
+    by_head = table[:, None, :] * heads + np.arange(heads)[None, :, None]  # (width, heads, rows per prompt)
     keys, values = (
         [t[:width, :, :longest].flatten(0, 1) for t in tensors] for tensors in (pool.keys, pool.values)
     )
-    return PromptSegment(keys, values, mask, members, places)
+    return PromptSegment(keys, values, mask, torch.from_numpy(by_head.reshape(-1)).to(device))

@@ -1,6 +1,7 @@
 """Keys and values of many sequences in few large tensors, one slot per sequence.
 
-A pool holds sequences of similar length: a token is written in place, and slots grow by many tokens at a time. Slots in use come first, with few holes, so that a step reads one contiguous part of each tensor.
+A pool holds sequences of similar length: a token is written in place, and slots grow by many tokens at a time. Slots in
+use come first, with few holes, so that a step reads one contiguous part of each tensor.
 
     slot       0     1     2     3     4     5
     owner      7     9     -     4     -     -          a hole at 2; `width` 4 slots are read
@@ -12,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What one token takes."""
+class KvFormat:
+    """Sizes and dtype of the keys and values of one token."""
 
     layers: int
     heads: int
@@ -31,25 +31,29 @@ class Layout:
         return 2 * self.layers * self.heads * self.head_dim * self.dtype.itemsize
 
 
-class Pool:
+class KvPool:
     """Slots of one capacity.
 
     Args:
-        layout: what one token takes.
+        format: of a token.
         capacity: tokens per slot; see `grow`.
         keys_transposed: keys of a slot have the shape (heads, head_dim, capacity) rather than (heads, capacity,
             head_dim). oneDNN multiplies a few bfloat16 rows with the former twice as fast.
+        fixed_slots: number of slots of a pool whose tensors stay at their addresses; 0: slots are made as they are claimed.
     """
 
-    def __init__(self, layout: Layout, capacity: int, keys_transposed: bool) -> None:
-        self.layout, self.capacity, self.keys_transposed = layout, capacity, keys_transposed
-        self.is_fixed = False
+    def __init__(self, format: KvFormat, capacity: int, keys_transposed: bool, fixed_slots: int = 0) -> None:
+        self.format, self.capacity, self.keys_transposed = format, capacity, keys_transposed
+        self.is_fixed = fixed_slots > 0
         """Whether its tensors must stay where they are."""
-        self.owners: list[int | None] = []
+        self.owners: list[int | None] = [None] * fixed_slots
         self.slots: dict[int, int] = {}
         """Owner → slot."""
-        self.keys = [self._zeros(*self._key_shape(0)) for _ in range(layout.layers)]
-        self.values = [self._zeros(*self._value_shape(0)) for _ in range(layout.layers)]
+        self.keys = [torch.zeros(0, 0, 0, 0)] * format.layers
+        """Per layer, shape (slots, heads, capacity, head_dim), the last two exchanged where `keys_transposed`."""
+        self.values = [torch.zeros(0, 0, 0, 0)] * format.layers
+        """Per layer, shape (slots, heads, capacity, head_dim)."""
+        self._reallocate()
 
     @property
     def bytes(self) -> int:
@@ -63,15 +67,15 @@ class Pool:
 
     @property
     def slot_bytes(self) -> int:
-        return self.capacity * self.layout.bytes_per_token
+        return self.capacity * self.format.bytes_per_token
 
     def needed(self, more: int) -> int:
-        """Slots that there will be once so many more are claimed."""
+        """Return the number of slots that there will be once so many more are claimed."""
         free = len(self.owners) - len(self.slots)
         return len(self.owners) if more <= free else rounded_up(len(self.slots) + more)
 
     def claim(self, owners: Sequence[int], spare: bool = True) -> list[int]:
-        """Give each of these a slot; returns the slots. Contents are what was there before.
+        """Give each of these a slot, and return the slots. Contents are what was there before.
 
         Args:
             spare: whether more slots than needed may be made.
@@ -88,50 +92,40 @@ class Pool:
     def release(self, owner: int) -> None:
         self.owners[self.slots.pop(owner)] = None
 
-    def compact(self) -> bool:
-        """Close the holes where that makes a step narrower; returns whether slots have moved."""
+    def compact(self) -> None:
+        """Close the holes where that makes a step narrower."""
         number = rounded_up(len(self.slots))
-        if number >= self.width:
-            return False
-        self._close_holes()
-        if number <= len(self.owners) // 2:
-            self._resize(number)
-        return True
+        if number < self.width:
+            self._close_holes()
+            if number <= len(self.owners) // 2:
+                self._resize(number)
 
     def trim(self) -> None:
         """Close all holes, and give back the slots that nobody has."""
         self._close_holes()
         self._resize(len(self.slots))
 
-    def _close_holes(self) -> None:
-        number = len(self.slots)
-        holes = [slot for slot in range(number) if self.owners[slot] is None]
-        moved = [slot for slot in range(number, len(self.owners)) if self.owners[slot] is not None]
-        for source, target in zip(moved, holes, strict=True):
-            owner = self.owners[source]
-            assert owner is not None
-            self.owners[target], self.owners[source] = owner, None
-            self.slots[owner] = target
-        self._copy_slots(moved, holes)
-
-    def _copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        if not sources:
-            return
-        source = torch.tensor(sources, device=self.layout.device)
-        target = torch.tensor(targets, device=self.layout.device)
-        for tensor in (*self.keys, *self.values):
-            tensor[target] = tensor[source]
-
-    def fix(self, number: int) -> None:
-        """Have so many slots from now on, at addresses that do not change."""
-        self._resize(number)
-        self.is_fixed = True
-
     def grow(self, capacity: int) -> None:
         """Make every slot longer."""
         assert capacity >= self.capacity and not self.is_fixed, (capacity, self.capacity)
         self.capacity = capacity
-        self._rebuild(len(self.owners))
+        self._reallocate()
+
+    def _close_holes(self) -> None:
+        number = len(self.slots)
+        holes = [slot for slot in range(number) if self.owners[slot] is None]
+        moved = [
+            (slot, owner) for slot, owner in enumerate(self.owners) if slot >= number and owner is not None
+        ]
+        if not moved:
+            return
+        for (source, owner), target in zip(moved, holes, strict=True):
+            self.owners[target], self.owners[source] = owner, None
+            self.slots[owner] = target
+        sources = torch.tensor([slot for slot, _ in moved], device=self.format.device)
+        targets = torch.tensor(holes, device=self.format.device)
+        for tensor in (*self.keys, *self.values):
+            tensor[targets] = tensor[sources]
 
     def _resize(self, number: int) -> None:
         if number == len(self.owners) or (self.is_fixed and number < len(self.owners)):
@@ -139,34 +133,23 @@ class Pool:
         assert not self.is_fixed, "a pool whose tensors are in use elsewhere must hold what is claimed"
         assert all(owner is None for owner in self.owners[number:]), "slots in use would be lost"
         self.owners = (self.owners + [None] * number)[:number]
-        self._rebuild(number)
+        self._reallocate()
 
-    def _rebuild(self, number: int) -> None:
-        """Layer by layer, so that no second copy of the whole pool exists."""
-        for tensors, shape in (
-            (self.keys, self._key_shape(number)),
-            (self.values, self._value_shape(number)),
-        ):
+    def _reallocate(self) -> None:
+        """Copy to tensors of the present size, layer by layer, so that no second copy of the whole pool exists."""
+        number, heads, dim = len(self.owners), self.format.heads, self.format.head_dim
+        values_shape = (number, heads, self.capacity, dim)
+        keys_shape = (number, heads, dim, self.capacity) if self.keys_transposed else values_shape
+        for tensors, shape in ((self.keys, keys_shape), (self.values, values_shape)):
             for layer, old in enumerate(tensors):
-                new = self._zeros(*shape)
+                # Not uninitialised memory: a masked position has weight 0, and 0 times what is no number is no number.
+                new = torch.zeros(shape, dtype=self.format.dtype, device=self.format.device)
                 kept = tuple(slice(0, min(sizes)) for sizes in zip(old.shape, shape, strict=True))
                 new[kept] = old[kept]
                 tensors[layer] = new
 
-    def _key_shape(self, number: int) -> tuple[int, ...]:
-        heads, dim = self.layout.heads, self.layout.head_dim
-        inner = (dim, self.capacity) if self.keys_transposed else (self.capacity, dim)
-        return number, heads, *inner
-
-    def _value_shape(self, number: int) -> tuple[int, ...]:
-        return number, self.layout.heads, self.capacity, self.layout.head_dim
-
-    def _zeros(self, *shape: int) -> Tensor:
-        # Not uninitialised memory: a masked position has weight 0, and 0 times what is no number is no number.
-        return torch.zeros(shape, dtype=self.layout.dtype, device=self.layout.device)
-
     def check_integrity(self) -> None:
-        """Every owner has one slot, and tensors have the slots that the lists name."""
+        """Assert that every owner has one slot, and that tensors have the slots that the lists name."""
         named = {owner: slot for slot, owner in enumerate(self.owners) if owner is not None}
         assert named == self.slots, (self.owners, self.slots)
         assert all(len(t) == len(self.owners) for t in (*self.keys, *self.values))
@@ -174,7 +157,7 @@ class Pool:
 
 
 def rounded_up(number: int) -> int:
-    """The next number of slots that is used: 1 to 8, then four steps per doubling.
+    """Return the next number of slots that is used: 1 to 8, then four steps per doubling.
 
     oneDNN compiles a kernel for each number of rows that it meets, so a batch that shrinks takes few sizes.
     """

@@ -1,4 +1,4 @@
-"""How much memory the keys and values of a batch may take."""
+"""Bytes that the keys and values of a batch may take."""
 
 from __future__ import annotations
 
@@ -18,30 +18,28 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def cache_budget(device: torch.device) -> int:
-    """Bytes that a cache on this device may take by default."""
+    """Return the bytes that a cache on this device may take by default."""
     return int(SHARE * free_bytes(device))
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on a device."""
+    """Return the bytes that can still be allocated on a device; on a CPU within the container's limit, if it has one."""
     if device.type == "cuda":
         held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + held_back
-    return min(psutil.virtual_memory().available, _container_free())
-
-
-def _container_free() -> int:
-    """What the limit of the container leaves (control groups, version 2); as much as there is where none is set."""
-    try:
+    machine = psutil.virtual_memory()
+    try:  # control groups, version 2
         limit = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
     except (OSError, ValueError):
-        return int(psutil.virtual_memory().total)
-    return int(psutil.virtual_memory().total) if limit == "max" else max(0, int(limit) - used)
+        limit = "max"
+    if limit == "max":
+        return int(machine.available)
+    return min(int(machine.available), max(0, int(limit) - used))
 
 
 def cache_bytes_per_token(policy: nn.Module) -> int:
-    """Bytes of keys and values per token, at the precision of the weights.
+    """Return the bytes of keys and values per token, at the precision of the weights.
 
     Reckoned from the config as if every layer kept all of them, so hybrid and sliding models get more than they need.
     """

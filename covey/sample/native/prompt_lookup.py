@@ -1,12 +1,12 @@
-"""Drafts from siblings: guesses of the next tokens without a draft model.
+"""Prompt lookup: draft tokens for speculative decoding without a draft model.
 
 Completions of one prompt repeat each other, and those of earlier calls. Where the last few tokens of a sequence occurred
 before, after the same prompt, the tokens that followed are proposed; one forward pass reads them all. Each position is
-drawn from its own logits with its own random number, exactly as without drafts, and a guess is kept as long as it is
-what was drawn. So drafts change how fast a sequence is sampled, never what it says.
+drawn from its own logits with its own random number, exactly as without drafts, and a draft token is kept as long as it
+is what was drawn. So drafts change how fast a sequence is sampled, never its tokens.
 
 A pass over a few rows takes as long as over one, because the weights have to be read anyway: drafts are made where few
-sequences are left, and only while enough guesses are right.
+sequences are left, and only while enough of them are accepted.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ ROWS = 12
 1, 16 rows 1.4 times, 32 rows 2.4 times."""
 
 LONGEST = 6
-"""Tokens that a sequence reads in a pass at most: its last one and five guesses."""
+"""Tokens that a sequence reads in a pass at most: its last one and five draft tokens."""
 
 MATCHED = 3
-"""Tokens that have to agree before the next ones are guessed."""
+"""Tokens that have to agree before the next ones are proposed."""
 
 WORTHWHILE = 0.15
-"""Share of guesses that has to be right."""
+"""Share of draft tokens that has to be accepted."""
 
 PAUSE = 24
-"""Steps without drafts after too few guesses were right."""
+"""Steps without drafts after too few were accepted."""
 
 REMEMBERED = 4096
 """Completions of earlier calls that are kept."""
 
 
-class Memory:
-    """What was said after each prompt in earlier calls."""
+class CompletionIndex:
+    """Completions of earlier calls by prompt; source of drafts."""
 
     def __init__(self) -> None:
-        self._said: OrderedDict[tuple[int, ...], list[tuple[int, ...]]] = OrderedDict()
+        self._by_prompt: OrderedDict[tuple[int, ...], list[tuple[int, ...]]] = OrderedDict()
         self._number = 0
 
     def add(self, group: Group) -> None:
         """Remember a group; the prompts that were not sampled for longest are forgotten."""
         ids = group.prompt.ids
-        self._number += len(group.completions) - len(self._said.pop(ids, []))
-        self._said[ids] = [c.ids for c in group.completions]
-        while self._number > REMEMBERED and len(self._said) > 1:
-            self._number -= len(self._said.popitem(last=False)[1])
+        self._number += len(group.completions) - len(self._by_prompt.pop(ids, []))
+        self._by_prompt[ids] = [c.ids for c in group.completions]
+        while self._number > REMEMBERED and len(self._by_prompt) > 1:
+            self._number -= len(self._by_prompt.popitem(last=False)[1])
 
     def after(self, prompt: tuple[int, ...]) -> list[tuple[int, ...]]:
-        return self._said.get(prompt, [])
+        """Return the completions of a prompt."""
+        return self._by_prompt.get(prompt, [])
 
 
-class Index:
-    """The texts that follow one prompt, by what they contain.
+class NgramIndex:
+    """The texts that follow one prompt, by the n-grams that they contain.
 
     Args:
-        prompt: its ids; a completion's first guesses need its end.
+        prompt: its ids; a completion's first drafts need its end.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
@@ -70,55 +71,52 @@ class Index:
         """Texts that still grow, by row."""
 
     def add(self, completion: Iterable[int]) -> None:
-        """A text that is complete."""
-        self._note(self.head + list(completion), len(self.head))
+        """Index a text that is complete."""
+        self._index(self.head + list(completion), len(self.head))
 
     def extend(self, row: int, tokens: Iterable[int]) -> None:
-        """More tokens of a text that grows."""
+        """Index more tokens of a text that grows."""
         text = self.texts.setdefault(row, list(self.head))
         start = len(text)
         text += tokens
-        self._note(text, start)
+        self._index(text, start)
 
     def known(self, row: int) -> int:
-        """Tokens of the row's completion that are noted."""
+        """Return how many tokens of the row's completion are indexed."""
         return len(self.texts[row]) - len(self.head) if row in self.texts else 0
 
-    def guess(self, row: int, number: int) -> list[int]:
-        """At most so many tokens that may follow the row's text."""
+    def propose(self, row: int, number: int) -> list[int]:
+        """Return at most so many tokens that may follow the row's text."""
         text = self.texts[row]
-        place = self.found.get(tuple(text[-MATCHED:]))
-        if place is None:
-            return []
-        source, end = place
+        source, end = self.found.get(tuple(text[-MATCHED:]), (text, len(text)))
         return source[end : end + number]
 
-    def _note(self, text: list[int], start: int) -> None:
-        # What ends a text is not noted before something follows it: there is nothing to guess.
+    def _index(self, text: list[int], start: int) -> None:
+        # What ends a text is not indexed before something follows it: there is nothing to propose.
         for end in range(max(start, MATCHED + 1), len(text) + 1):
             self.found[tuple(text[end - 1 - MATCHED : end - 1])] = (text, end - 1)
 
 
-class Gauge:
-    """Whether drafts pay, judged by how many guesses were right; the same for the same guesses."""
+class AcceptanceRate:
+    """Decides whether drafts pay, by how many were accepted; the same for the same drafts."""
 
     def __init__(self) -> None:
         self.share = 2 * WORTHWHILE
-        """Running mean of the share of guesses that were right."""
+        """Running mean of the share of draft tokens that were accepted."""
         self.pause = 0
 
     def tokens(self, sequences: int) -> int:
-        """Tokens that each of so many sequences reads in the next pass; 1: no guesses."""
+        """Return how many tokens each of so many sequences reads in the next pass; 1: no drafts."""
         if self.pause:
             self.pause -= 1
             return 1
         return max(1, min(LONGEST, ROWS // max(1, sequences)))
 
-    def note(self, guessed: int, right: int) -> None:
-        """What came of the guesses of a step."""
-        if not guessed:
+    def update(self, drafted: int, accepted: int) -> None:
+        """Count the draft tokens of a step."""
+        if not drafted:
             return
-        weight = min(0.5, guessed / 32)
-        self.share += weight * (right / guessed - self.share)
+        weight = min(0.5, drafted / 32)
+        self.share += weight * (accepted / drafted - self.share)
         if self.share < WORTHWHILE:
             self.pause, self.share = PAUSE, 2 * WORTHWHILE

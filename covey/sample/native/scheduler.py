@@ -8,17 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Bytes that things can come to."""
-
-    completion: Sequence[int]
-    """By row."""
-    prompt: Sequence[int]
-    """By prompt."""
 
 
 class Scheduler:
@@ -26,17 +15,25 @@ class Scheduler:
 
     Args:
         prompt_of: prompt of each row.
-        costs: what rows and prompts can come to.
+        completion_bytes: what each row can come to.
+        prompt_bytes: what each prompt takes.
         budget: bytes; one row is admitted when nothing else is decoded, whatever it takes.
         max_sequences: rows that are decoded together at most.
     """
 
-    def __init__(self, prompt_of: Sequence[int], costs: Costs, budget: int, max_sequences: int) -> None:
-        self.prompt_of, self.costs = prompt_of, costs
+    def __init__(
+        self,
+        prompt_of: Sequence[int],
+        completion_bytes: Sequence[int],
+        prompt_bytes: Sequence[int],
+        budget: int,
+        max_sequences: int,
+    ) -> None:
+        self.prompt_of, self.completion_bytes, self.prompt_bytes = prompt_of, completion_bytes, prompt_bytes
         self.budget, self.max_sequences = budget, max_sequences
         self.waiting = deque(range(len(prompt_of)))
-        self.live: set[int] = set()
-        self.remaining = [0] * len(costs.prompt)
+        self.active: set[int] = set()
+        self.remaining = [0] * len(prompt_bytes)
         """Rows of each prompt that have not ended."""
         for prompt in prompt_of:
             self.remaining[prompt] += 1
@@ -45,44 +42,42 @@ class Scheduler:
         self.reserved = 0
 
     def admit(self) -> list[int]:
-        """Rows that enter now.
+        """Return the rows that enter now.
 
         Rows enter many at a time: while the batch is fuller than three quarters, what has become free waits for more.
         """
-        if len(self.live) > self.max_sequences * 3 // 4:
+        if len(self.active) > self.max_sequences * 3 // 4:
             return []
         entering: list[int] = []
-        while self.waiting and len(self.live) < self.max_sequences:
-            cost = self._cost(self.waiting[0])
-            if self.live and self.reserved + cost > self.budget:
+        while self.waiting and len(self.active) < self.max_sequences:
+            row = self.waiting[0]
+            prompt = self.prompt_of[row]
+            cost = self.completion_bytes[row] + (0 if prompt in self.held else self.prompt_bytes[prompt])
+            if self.active and self.reserved + cost > self.budget:
                 break
-            row = self.waiting.popleft()
-            self.live.add(row)
-            self.held.add(self.prompt_of[row])
+            self.waiting.popleft()
+            self.active.add(row)
+            self.held.add(prompt)
             self.reserved += cost
             entering.append(row)
         return entering
 
     def finish(self, row: int) -> int | None:
-        """A row has ended; returns its prompt where no other row needs it."""
+        """Note that a row has ended; returns its prompt where no other row needs it."""
         prompt = self.prompt_of[row]
-        self.live.remove(row)
-        self.reserved -= self.costs.completion[row]
+        self.active.remove(row)
+        self.reserved -= self.completion_bytes[row]
         self.remaining[prompt] -= 1
         if self.remaining[prompt]:
             return None
         self.held.remove(prompt)
-        self.reserved -= self.costs.prompt[prompt]
+        self.reserved -= self.prompt_bytes[prompt]
         return prompt
 
-    def _cost(self, row: int) -> int:
-        prompt = self.prompt_of[row]
-        return self.costs.completion[row] + (0 if prompt in self.held else self.costs.prompt[prompt])
-
     def check_integrity(self) -> None:
-        """What is reserved is what the live rows and the held prompts can come to."""
-        rows = sum(self.costs.completion[row] for row in self.live)
-        prompts = sum(self.costs.prompt[prompt] for prompt in self.held)
+        """Assert that what is reserved is what the active rows and the held prompts can come to."""
+        rows = sum(self.completion_bytes[row] for row in self.active)
+        prompts = sum(self.prompt_bytes[prompt] for prompt in self.held)
         assert self.reserved == rows + prompts
-        assert {self.prompt_of[row] for row in self.live} <= self.held
-        assert self.reserved <= self.budget or len(self.live) <= 1
+        assert {self.prompt_of[row] for row in self.active} <= self.held
+        assert self.reserved <= self.budget or len(self.active) <= 1

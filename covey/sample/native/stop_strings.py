@@ -1,6 +1,6 @@
 """Stop strings: texts that end a completion.
 
-Text is looked at on the host, every few tokens; tokens that were drawn after the one that completed a stop string are
+Text is looked at on the host, every few tokens; tokens that were sampled after the one that completed a stop string are
 dropped, so it does not matter how often one looks.
 """
 
@@ -33,7 +33,7 @@ class StopStrings:
         """Rows that a stop string has ended."""
 
     def end(self, row: int, ids: Sequence[int]) -> int | None:
-        """The number of tokens with which a stop string is complete in this row; None: it is not.
+        """Return the number of tokens with which a stop string is complete in this row; None: it is not.
 
         Args:
             ids: all tokens of the completion so far.

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covey.kernels.linear import Plain, Projection, SideBySide, projection
+from covey.kernels.linear import ConcatLinear, PlainLinear, Projection, projection
 from covey.kernels.rms_norm import Norm
 from covey.models.inspect import innermost
-from covey.sample.native.architectures import Shape, shape_of
-from covey.sample.native.merged_weights import effective
+from covey.sample.native.architectures import Architecture, architecture_of
+from covey.sample.native.kv_pool import KvFormat
+from covey.sample.native.merged_weights import merged_weights
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,19 @@ class Layer:
     down: Projection
 
 
+Part = Tensor | Layer | Norm | Projection
+"""Embedding, a layer, the last norm or the head."""
+
+
 @dataclass(frozen=True)
 class Weights:
     """Everything that the fast path computes with."""
 
-    shape: Shape
+    shape: Architecture
     dtype: torch.dtype
     device: torch.device
     has_pairs: bool
-    """Whether the two numbers that a rotary position turns are neighbours, rather than half a head apart."""
+    """Whether the two numbers that a rotary position rotates are neighbours, rather than half a head apart."""
     embedding: Tensor
     layers: Sequence[Layer]
     norm: Norm
@@ -56,8 +61,13 @@ class Weights:
     own_memory: frozenset[int]
     """Addresses of the policy's own tensors when they were read: what lies there is borrowed, and never written to."""
 
+    @property
+    def kv_format(self) -> KvFormat:
+        """Sizes of a token in the cache."""
+        return KvFormat(self.shape.layers, self.shape.kv_heads, self.shape.head_dim, self.dtype, self.device)
+
     def rotations(self, length: int) -> Tensor:
-        """Unit complex numbers of positions 0 to length - 1, shape (length, head_dim / 2)."""
+        """Return unit complex numbers of positions 0 to length - 1, shape (length, head_dim / 2)."""
         probe = torch.zeros(1, device=self.device)
         cos, sin = self.rotary(probe, torch.arange(length, device=self.device)[None])
         half = self.shape.head_dim // 2
@@ -72,9 +82,10 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         in_place: read the policy's own tensors where that is possible.
         may_pack: put weights into the layout that the processor reads fastest; without effect with `in_place`.
     """
-    shape, has_pairs = shape_of(policy), not in_place
-    build = _Builder(shape, dtype, has_pairs, may_pack and not in_place)
-    embedding, *layers, norm, head = _parts(build, policy)
+    shape, has_pairs = architecture_of(policy), not in_place
+    reader = _Reader(shape, dtype, has_pairs, may_pack and not in_place)
+    parts: list[Any] = list(reader.parts(policy))
+    embedding, *layers, norm, head = parts
     model: Any = innermost(policy).model
     return Weights(
         shape=shape,
@@ -87,65 +98,51 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         head=head,
         rotary=model.rotary_emb,
         vocab=len(head.weight),
-        own_memory=frozenset(_memory(t) for t in chain(policy.parameters(), policy.buffers())),
+        own_memory=frozenset(_address(t) for t in chain(policy.parameters(), policy.buffers())),
     )
 
 
 def refill(weights: Weights, policy: nn.Module) -> bool:
-    """Put the policy's weights of now where those of before are, so that captured graphs read them.
+    """Put the policy's present weights where the previous ones are, so that captured graphs read them.
 
     What the engine has made (norms in float32, merged layers, joined matrices) is written over. What it borrows from the
-    policy holds the weights of now already, unless the policy keeps them elsewhere since.
+    policy holds the present weights already, unless the policy keeps them elsewhere since.
 
     Returns:
         False where that cannot be: borrowed tensors are elsewhere now, or shapes are others.
     """
-    if shape_of(policy) != weights.shape:
+    if architecture_of(policy) != weights.shape:
         return False
-    build = _Builder(weights.shape, weights.dtype, weights.has_pairs, may_pack=False)
-    before = (weights.embedding, *weights.layers, weights.norm, weights.head)
-    pairs = zip(before, _parts(build, policy), strict=True)
-    return all(_copied(old, new, weights.own_memory) for old, new in pairs)
-
-
-def _parts(build: _Builder, policy: nn.Module) -> Iterator[Any]:
-    """Embedding, layers, last norm and head.
-
-    The order is one for all: gathering shards takes every process, and some may read anew where others fill again.
-    """
-    inner: Any = innermost(policy)
-    yield effective(inner.model.embed_tokens)[0]
-    for layer in inner.model.layers[: build.shape.layers]:
-        yield build.layer(layer)
-    yield build.norm(inner.model.norm)
-    yield build.single(inner.lm_head)
-
-
-def _copied(old: Any, new: Any, own_memory: frozenset[int]) -> bool:
-    """Copy what has moved; the policy's own memory is never written to."""
-    for target, source in zip(_tensors(old), _tensors(new), strict=True):
-        if target.data_ptr() == source.data_ptr():
-            continue
-        is_alike = (target.shape, target.dtype, target.device) == (source.shape, source.dtype, source.device)
-        if _memory(target) in own_memory or not is_alike:
-            return False
-        target.copy_(source)
+    reader = _Reader(weights.shape, weights.dtype, weights.has_pairs, may_pack=False)
+    previous: tuple[Part, ...] = (weights.embedding, *weights.layers, weights.norm, weights.head)
+    for old, new in zip(previous, reader.parts(policy), strict=True):
+        for target, source in zip(_tensors(old), _tensors(new), strict=True):
+            if target.data_ptr() == source.data_ptr():
+                continue
+            is_alike = (target.shape, target.dtype, target.device) == (
+                source.shape,
+                source.dtype,
+                source.device,
+            )
+            if not is_alike or _address(target) in weights.own_memory:
+                return False
+            target.copy_(source)
     return True
 
 
-def _memory(tensor: Any) -> int:
-    """Address of the tensor; of this process's part where it is sharded (FSDP2)."""
+def _address(tensor: Tensor) -> int:
+    """Return where the tensor lies; where this process's part lies if it is sharded (FSDP2)."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.data_ptr()
 
 
-def _tensors(part: Any) -> Iterator[Tensor]:
-    """All tensors of a part of the weights, in a fixed order."""
+def _tensors(part: Part | None) -> Iterator[Tensor]:
+    """Yield all tensors of a part of the weights, in a fixed order."""
     if isinstance(part, Tensor):
         yield part
-    elif isinstance(part, Plain):
+    elif isinstance(part, PlainLinear):
         yield from (t for t in (part.weight, part.bias) if t is not None)
-    elif isinstance(part, SideBySide):
+    elif isinstance(part, ConcatLinear):
         for projection_ in part.parts:
             yield from _tensors(projection_)
     elif isinstance(part, Norm):
@@ -157,56 +154,74 @@ def _tensors(part: Any) -> Iterator[Tensor]:
         assert part is None, f"{type(part).__name__} cannot be filled again"
 
 
-class _Builder:
-    def __init__(self, shape: Shape, dtype: torch.dtype, fuses: bool, may_pack: bool) -> None:
-        self.shape, self.dtype, self.fuses, self.may_pack = shape, dtype, fuses, may_pack
+@dataclass(frozen=True)
+class _Reader:
+    """Reads modules of the policy."""
 
-    def layer(self, layer: Any) -> Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        return Layer(
-            before_attention=self.norm(layer.input_layernorm),
-            queries_keys_values=self.joined(
-                self._turned(attention.q_proj), self._turned(attention.k_proj), effective(attention.v_proj)
-            ),
-            query_norm=self._head_norm(getattr(attention, "q_norm", None)),
-            key_norm=self._head_norm(getattr(attention, "k_norm", None)),
-            attention_out=self.single(attention.o_proj),
-            before_mlp=self.norm(layer.post_attention_layernorm),
-            gate_up=self.joined(effective(mlp.gate_proj), effective(mlp.up_proj)),
-            down=self.single(mlp.down_proj),
-        )
+    shape: Architecture
+    dtype: torch.dtype
+    fuses: bool
+    may_pack: bool
 
-    def norm(self, norm: Any) -> Norm:
-        return Norm(effective(norm)[0].float(), float(norm.variance_epsilon))
+    def parts(self, policy: nn.Module) -> Iterator[Part]:
+        """Yield embedding, layers, last norm and head.
 
-    def _head_norm(self, norm: Any) -> Norm | None:
-        if norm is None:
+        The order is one for all: gathering shards takes every process, and some may read anew where others fill again.
+        """
+        inner: Any = innermost(policy)
+        yield merged_weights(inner.model.embed_tokens)[0]
+        for layer in inner.model.layers[: self.shape.layers]:
+            attention, mlp = layer.self_attn, layer.mlp
+            yield Layer(
+                before_attention=self.norm(layer.input_layernorm),
+                queries_keys_values=self.joined(
+                    self.rotary(attention.q_proj),
+                    self.rotary(attention.k_proj),
+                    merged_weights(attention.v_proj),
+                ),
+                query_norm=self.head_norm(getattr(attention, "q_norm", None)),
+                key_norm=self.head_norm(getattr(attention, "k_norm", None)),
+                attention_out=self.single(attention.o_proj),
+                before_mlp=self.norm(layer.post_attention_layernorm),
+                gate_up=self.joined(merged_weights(mlp.gate_proj), merged_weights(mlp.up_proj)),
+                down=self.single(mlp.down_proj),
+            )
+        yield self.norm(inner.model.norm)
+        yield self.single(inner.lm_head)
+
+    def norm(self, module: nn.Module) -> Norm:
+        epsilon: Any = module.variance_epsilon
+        return Norm(merged_weights(module)[0].float(), float(epsilon))
+
+    def head_norm(self, module: nn.Module | None) -> Norm | None:
+        """Return a norm of queries or keys, in the order of their outputs."""
+        if module is None:
             return None
-        plain = self.norm(norm)
-        return Norm(self._in_pairs(plain.weight) if self.fuses else plain.weight, plain.epsilon)
+        plain = self.norm(module)
+        return Norm(self.in_pairs(plain.weight), plain.epsilon) if self.fuses else plain
 
     def single(self, module: nn.Module) -> Projection:
-        return projection(*effective(module), self.dtype, self.may_pack)
+        return projection(*merged_weights(module), self.dtype, self.may_pack)
 
     def joined(self, *parts: tuple[Tensor, Tensor | None]) -> Projection:
-        """Several linear layers of the same input as one."""
+        """Return several linear layers of the same input as one."""
         if not self.fuses:
-            return SideBySide([projection(*part, self.dtype, self.may_pack) for part in parts])
+            return ConcatLinear([projection(*part, self.dtype, self.may_pack) for part in parts])
         weight = torch.cat([weight.to(self.dtype) for weight, _ in parts])
         biases = [w.new_zeros(len(w)) if b is None else b for w, b in parts]
         has_bias = any(b is not None for _, b in parts)
         bias = torch.cat([b.to(self.dtype) for b in biases]) if has_bias else None
         return projection(weight, bias, self.dtype, self.may_pack)
 
-    def _turned(self, module: nn.Module) -> tuple[Tensor, Tensor | None]:
-        """A projection to queries or keys, rotary pairs side by side where the engine has a copy."""
-        weight, bias = effective(module)
+    def rotary(self, module: nn.Module) -> tuple[Tensor, Tensor | None]:
+        """Return a projection to queries or keys, rotary pairs side by side where the engine has a copy."""
+        weight, bias = merged_weights(module)
         if not self.fuses:
             return weight, bias
-        return self._in_pairs(weight), None if bias is None else self._in_pairs(bias)
+        return self.in_pairs(weight), None if bias is None else self.in_pairs(bias)
 
-    def _in_pairs(self, values: Tensor) -> Tensor:
-        """Outputs of each head in the order 0, d/2, 1, d/2 + 1, ...; scores do not depend on the order."""
+    def in_pairs(self, values: Tensor) -> Tensor:
+        """Return outputs of each head in the order 0, d/2, 1, d/2 + 1, ...; scores do not depend on the order."""
         dim = self.shape.head_dim
-        heads = values.unflatten(0, (-1, 2, dim // 2))
+        heads = values.unflatten(0, (-1, 2, dim // 2))  # (heads, 2, d/2, inputs)
         return heads.transpose(1, 2).reshape(values.shape)

@@ -9,6 +9,7 @@ The entropy falls with the covariance of advantage and log-probability; see `cov
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -18,12 +19,13 @@ from covey.update.terms import LossTerms, TokenLosses
 
 @dataclass(frozen=True)
 class ClipCov:
-    """The loss; see the head of this file."""
+    """Clip-Cov; formula and paper at the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
+    needs_every_row: ClassVar[bool] = True
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
-        assert terms.is_covariant is not None, "chosen when the window is opened"
+        assert terms.is_covariant is not None, "chosen by Updater.prepare"
         losses, metrics = Clipped(self.clip)(terms)
         metrics["covariance/chosen_share"] = terms.mean(terms.is_covariant)
         return torch.where(terms.is_covariant, torch.zeros_like(losses), losses), metrics

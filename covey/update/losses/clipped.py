@@ -14,12 +14,14 @@ TRL: epsilon, epsilon_high, delta, importance_sampling_level; `sequence_token` i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from covey.metrics import Largest, Metric, Smallest
-from covey.update.ratios import Level, ratios_at
+from covey.types import RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
 
 
@@ -34,10 +36,11 @@ class Clip:
 
 @dataclass(frozen=True)
 class Clipped:
-    """The loss; see the head of this file."""
+    """The clipped loss of GRPO; formula and paper at the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
-    level: Level = "token"
+    level: RatioLevel = "token"
+    needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
         ratios = ratios_at(self.level, terms)
@@ -46,14 +49,17 @@ class Clipped:
 
 
 def clipped_loss(ratios: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
-    """-min(r A, clip(r, 1 - low, 1 + high) A) per token; with delta, r is capped at delta in the first term."""
+    """Compute -min(r A, clip(r, 1 - low, 1 + high) A) per token; with delta, r is capped at delta in the first term.
+
+    All tensors have the shape (tokens,).
+    """
     free = ratios if clip.delta is None else ratios.clamp(max=clip.delta)
     bounded = ratios.clamp(1 - clip.low, 1 + clip.high)
     return -torch.minimum(free * advantages, bounded * advantages)
 
 
 def clip_metrics(terms: LossTerms, ratios: Tensor, low: float, high: float) -> dict[str, Metric]:
-    """Shares of tokens whose gradient the clip stops: ratio and advantage have to point the same way."""
+    """Return the shares of tokens whose gradient the clip stops: ratio and advantage have to point the same way."""
     below = terms.mean((ratios < low) & (terms.advantages < 0))
     above = terms.mean((ratios > high) & (terms.advantages > 0))
     return {

@@ -11,6 +11,7 @@ correction for the sampler comes on top. The bounds are probabilities; epsilon's
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,20 +24,21 @@ from covey.update.terms import LossTerms, TokenLosses
 
 @dataclass(frozen=True)
 class Dppo:
-    """The loss; see the head of this file."""
+    """DPPO; formula and paper at the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
     kl_coef: float = 1e-3
+    needs_every_row: ClassVar[bool] = True
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
-        dropped = leaves_region(terms.new.detach(), terms.sampled, terms.advantages, self.clip)
-        policy = -ratio(terms.new, terms.sampled) * terms.advantages
+        dropped = leaves_region(terms.logprobs.detach(), terms.sampler_logprobs, terms.advantages, self.clip)
+        policy = -ratio(terms.logprobs, terms.sampler_logprobs) * terms.advantages
         losses = torch.where(dropped, torch.zeros_like(policy), policy)
         metrics: dict[str, Metric] = {"dppo/masked_share": terms.mean(dropped)}
-        return losses + self.kl_coef * (terms.new - terms.sampled) ** 2, metrics
+        return losses + self.kl_coef * (terms.logprobs - terms.sampler_logprobs) ** 2, metrics
 
 
-def leaves_region(new: Tensor, sampled: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
-    """Whether the token's probability has moved beyond the bound in the direction of its advantage."""
-    moved = new.exp() - sampled.exp()
+def leaves_region(logprobs: Tensor, sampler_logprobs: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
+    """Return whether a token's probability moved beyond the bound in the direction of its advantage; bool, (tokens,)."""
+    moved = logprobs.exp() - sampler_logprobs.exp()
     return ((advantages > 0) & (moved > clip.high)) | ((advantages < 0) & (moved < -clip.low))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,17 +24,20 @@ from covey.update.terms import LossTerms, TokenLosses
 
 @dataclass(frozen=True)
 class Gmpo:
-    """The loss; see the head of this file."""
+    """GMPO; formula and paper at the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
+    needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
-        clipped = one_sided(terms.new - terms.old, terms.advantages, self.clip.low, self.clip.high)
+        clipped = one_sided(
+            terms.logprobs - terms.old_logprobs, terms.advantages, self.clip.low, self.clip.high
+        )
         losses = -bounded_exp(terms.row_means(clipped)) * terms.advantages
-        ratios = ratio(terms.new, terms.old).detach()
+        ratios = ratio(terms.logprobs, terms.old_logprobs).detach()
         return losses, clip_metrics(terms, ratios, math.exp(-self.clip.low), math.exp(self.clip.high))
 
 
 def one_sided(log_ratios: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """Log-ratios clipped on the side that the advantage pushes towards."""
+    """Clip log-ratios on the side that the advantage pushes towards; shape (tokens,)."""
     return torch.where(advantages > 0, log_ratios.clamp(max=high), log_ratios.clamp(min=-low))

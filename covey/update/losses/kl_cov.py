@@ -10,6 +10,7 @@ more than one optimizer step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from covey.update.ratios import ratio
 from covey.update.terms import LossTerms, TokenLosses
@@ -17,12 +18,13 @@ from covey.update.terms import LossTerms, TokenLosses
 
 @dataclass(frozen=True)
 class KlCov:
-    """The loss; see the head of this file."""
+    """KL-Cov; formula and paper at the head of this file."""
 
     coef: float = 1.0
+    needs_every_row: ClassVar[bool] = True
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
-        assert terms.is_covariant is not None, "chosen when the window is opened"
-        penalty = self.coef * (terms.new - terms.old).abs() * terms.is_covariant
-        policy = -ratio(terms.new, terms.old) * terms.advantages
+        assert terms.is_covariant is not None, "chosen by Updater.prepare"
+        penalty = self.coef * (terms.logprobs - terms.old_logprobs).abs() * terms.is_covariant
+        policy = -ratio(terms.logprobs, terms.old_logprobs) * terms.advantages
         return policy + penalty, {"covariance/chosen_share": terms.mean(terms.is_covariant)}

@@ -5,12 +5,13 @@
 The loss of a token is that of its completion, and the reduction weighs every token with 1/N; so the divergence to the
 reference, which is a loss per token, is summed the same way. The paper's bounds are 2e-3 and 2.5e-3.
 
-TRL: loss_type="luspo"; importance_sampling_level may say "sequence", which it always is.
+TRL: loss_type="luspo"; importance_sampling_level may be "sequence", which it always is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from covey.update.losses.clipped import Clip, Clipped
 from covey.update.terms import LossTerms, TokenLosses
@@ -18,9 +19,10 @@ from covey.update.terms import LossTerms, TokenLosses
 
 @dataclass(frozen=True)
 class Luspo:
-    """The loss; see the head of this file."""
+    """LUSPO; formula and paper at the head of this file."""
 
     clip: Clip = field(default_factory=Clip)
+    needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
         return Clipped(self.clip, "sequence")(terms)

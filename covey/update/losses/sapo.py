@@ -11,32 +11,35 @@ TRL: sapo_temperature_pos, sapo_temperature_neg, importance_sampling_level.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from covey.update.ratios import Level, ratios_at
+from covey.types import RatioLevel
+from covey.update.ratios import ratios_at
 from covey.update.terms import LossTerms, TokenLosses
 
 
 @dataclass(frozen=True)
 class Sapo:
-    """The loss; see the head of this file."""
+    """SAPO; formula and paper at the head of this file."""
 
     temperature_pos: float = 1.0
     temperature_neg: float = 1.05
-    level: Level = "token"
+    level: RatioLevel = "token"
+    needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
         ratios = ratios_at(self.level, terms)
         temperatures = torch.where(
             terms.advantages > 0,
-            terms.new.new_tensor(self.temperature_pos),
-            terms.new.new_tensor(self.temperature_neg),
+            terms.logprobs.new_tensor(self.temperature_pos),
+            terms.logprobs.new_tensor(self.temperature_neg),
         )
         return -soft_gate(ratios, temperatures) * terms.advantages, {}
 
 
 def soft_gate(ratios: Tensor, temperatures: Tensor) -> Tensor:
-    """(4 / τ) σ(τ (r - 1))."""
+    """Compute (4 / τ) σ(τ (r - 1)), shape (tokens,)."""
     return 4 / temperatures * torch.sigmoid(temperatures * (ratios - 1))

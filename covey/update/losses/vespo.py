@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,24 +29,25 @@ LOWEST = math.log(1e-8)
 
 @dataclass(frozen=True)
 class Vespo:
-    """The loss; see the head of this file. `positive` and `negative` are the pairs (k, λ)."""
+    """VESPO; formula and paper at the head of this file. `positive` and `negative` are the pairs (k, λ)."""
 
     positive: tuple[float, float] = (2.0, 3.0)
     negative: tuple[float, float] = (3.0, 2.0)
     against_sampler: bool = True
+    needs_every_row: ClassVar[bool] = False
 
     def __call__(self, terms: LossTerms) -> TokenLosses:
-        base = terms.sampled if self.against_sampler else terms.old
-        gaps = (terms.new.detach() - base).clamp(-BOUND, BOUND)
+        base = terms.sampler_logprobs if self.against_sampler else terms.old_logprobs
+        gaps = (terms.logprobs.detach() - base).clamp(-BOUND, BOUND)
         log_w = terms.row_sums(gaps)[terms.row]
         phi = torch.where(
             terms.advantages >= 0, soft_weight(log_w, *self.positive), soft_weight(log_w, *self.negative)
         )
         metrics: dict[str, Metric] = {"vespo/weight_mean": terms.mean(phi)}
-        return -phi * terms.advantages * terms.new, metrics
+        return -phi * terms.advantages * terms.logprobs, metrics
 
 
 def soft_weight(log_w: Tensor, k: float, lam: float) -> Tensor:
-    """φ(w) = exp(λ + k log w - λ w)."""
+    """Compute φ(w) = exp(λ + k log w - λ w), of the shape of `log_w`."""
     log_w = log_w.clamp(LOWEST, BOUND)
     return torch.exp(lam + k * log_w - lam * log_w.exp())

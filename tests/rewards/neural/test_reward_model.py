@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from covey.errors import LoadingError, RewardError
 from covey.rewards import as_rewards
 from covey.rewards.batch import RewardBatch
-from covey.rewards.evaluate import evaluate
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<user>", "<assistant>"]
@@ -165,13 +164,13 @@ def test_failures_are_left_out_by_the_table():
     with torch.no_grad():
         model.score.weight.fill_(float("nan"))
     rewards = as_rewards(RewardModel(model, make_tokenizer(), name="rm"))
-    table = evaluate(rewards, {"rm": 1.0}, RewardBatch(["q"], ["a"]))
+    table = as_rewards(rewards).score(RewardBatch(["q"], ["a"]), {"rm": 1.0})
     assert table.scores["rm"][0].status == "failed" and table.total(0) is None
 
 
 def test_metrics_say_how_much_was_cut():
     reward = RewardModel(make_model(), make_tokenizer(), max_length=6, name="rm")
-    table = evaluate(as_rewards(reward), {"rm": 1.0}, RewardBatch(["q", "0123456789"], ["abc", "abc"]))
+    table = as_rewards(reward).score(RewardBatch(["q", "0123456789"], ["abc", "abc"]), {"rm": 1.0})
     assert table.metrics["reward_models/rm/cut_share"].value == 0.5
     assert table.metrics["reward_models/rm/tokens"].value == 5.0
 

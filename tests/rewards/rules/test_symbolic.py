@@ -6,8 +6,8 @@ import time
 import pytest
 
 from covey.rewards import Failure, SameAnswer, math_reward_func
-from covey.rewards.rules import symbolic as module
-from covey.rewards.rules.symbolic import Symbolic, symbolic
+from covey.rewards.rules import symbolic
+from covey.rewards.rules.workers import Workers, workers
 
 TOWER = "\\dfrac{5^{(5^{(5^{(5^5)})}-4)}-5}{16}"
 """math-verify issue 65: hangs in C code despite the time limits inside the process."""
@@ -89,23 +89,23 @@ def test_works_in_a_thread_and_leaves_the_callers_alarm_alone():
 
 
 def test_what_was_compared_is_remembered(monkeypatch):
-    engine = Symbolic(workers=1)
-    assert engine.compare([("\\sqrt{2}", "\\sqrt 2")], 5.0) == ["same"]
-    monkeypatch.setattr(engine, "_compare_one", lambda *_: pytest.fail("asked again"))
-    assert engine.compare([("\\sqrt{2}", "\\sqrt 2")] * 3, 5.0) == ["same"] * 3
+    assert symbolic.compare([("\\sqrt{2}", "\\sqrt 2")], 5.0) == ["same"]
+    monkeypatch.setattr(Workers, "call", lambda *_: pytest.fail("asked again"))
+    assert symbolic.compare([("\\sqrt{2}", "\\sqrt 2")] * 3, 5.0) == ["same"] * 3
 
 
 def test_equal_pairs_are_compared_once(monkeypatch):
-    engine, asked = Symbolic(workers=1), []
-    monkeypatch.setattr(engine, "_compare_one", lambda session, pair, seconds: asked.append(pair) or "same")
-    assert engine.compare([("a", "b"), ("a", "c"), ("a", "b")], 1.0) == ["same"] * 3
-    assert asked == [("a", "b"), ("a", "c")]
+    asked = []
+    monkeypatch.setattr(Workers, "call", lambda self, session, pair, seconds: asked.append(pair) or True)
+    assert symbolic.compare([("a", "b"), ("a", "c"), ("a", "b")], 1.0) == ["same"] * 3
+    assert sorted(asked) == [("a", "b"), ("a", "c")]
+    symbolic._remembered.clear()
 
 
 def test_a_worker_that_cannot_start_is_not_the_answers_fault(monkeypatch):
-    broken = Symbolic(workers=1)
-    broken._sessions[0]._code = "import no_such_module"
-    monkeypatch.setattr(module, "_symbolic", broken)
+    broken = Workers(symbolic.MODULE, "compare", count=1)
+    broken.sessions[0]._code = "import no_such_module"
+    monkeypatch.setattr(symbolic, "workers", lambda *_: broken)
     score = same("\\sqrt{5}", "\\sqrt 5 + 0")
     assert isinstance(score, Failure) and "worker" in score.reason
     assert same("5", "5.0") == 1.0  # needs no worker
@@ -113,7 +113,7 @@ def test_a_worker_that_cannot_start_is_not_the_answers_fault(monkeypatch):
 
 def test_a_killed_worker_is_replaced():
     assert same("\\sqrt{7}", "\\sqrt 7+0") == 1.0
-    for session in symbolic()._sessions:
+    for session in workers(symbolic.MODULE, "compare").sessions:
         if session._child is not None:
             session._child.leash.send(b"k")
     time.sleep(0.1)

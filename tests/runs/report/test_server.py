@@ -1,5 +1,7 @@
 """The live server: to this machine alone, read-only, and always what a fresh look would say."""
 
+import base64
+import gzip
 import http.client
 import json
 import socket
@@ -10,10 +12,9 @@ import numpy as np
 import pytest
 
 from covey.runs.record import segments
-from covey.runs.report.columns import CHUNK, Index
 from covey.runs.report.embed import embed
-from covey.runs.report.served import ServedSource
 from covey.runs.report.server import ReportServer
+from covey.runs.report.source import CHUNK, CompletionSource
 from tests.runs.report.test_page import unpack
 from tests.runs.synthetic import WEIGHTS, Story, open_writer, record_evaluation, record_step, write_run
 
@@ -109,20 +110,31 @@ def test_nothing_is_sent_while_nothing_has_changed(served, tmp_path):
 
 
 def test_the_page_in_the_browser_gets_what_the_file_would_hold(served, tmp_path):
-    blobs = embed(tmp_path / "record", "training", list(WEIGHTS), 10**9)
-    assert json.loads(ask(served, "/summary")[1])["runs"][0]["sources"][0]["rows"] == blobs.rows
-    directory, columns = unpack(ask(served, "/numbers?run=0&source=0")[1])
-    assert directory["rows"] == blobs.rows and directory["tasks"] == ["countdown", "code"]
-    texts = json.loads(ask(served, "/texts?run=0&source=0&chunk=0")[1])
-    assert len(texts) == blobs.rows and texts[0]["text"]
-    prompts = json.loads(ask(served, "/prompts?run=0&source=0&chunk=0")[1])
+    source = fresh(tmp_path / "record")
+    blobs = embed(source, 10**9).blocks
+    assert json.loads(ask(served, "/summary")[1])["runs"][0]["sources"][0]["rows"] == source.rows
+    numbers = ask(served, "/numbers?run=0&source=0")[1]
+    assert inflated(blobs["numbers"]) == numbers
+    directory, columns = unpack(numbers)
+    assert directory["rows"] == source.rows and directory["tasks"] == ["countdown", "code"]
+    block = ask(served, "/texts?run=0&source=0&chunk=0")[1]
+    assert inflated(blobs["text-0"]) == block
+    texts = json.loads(block)
+    assert len(texts) == source.rows and texts[0]["text"]
+    block = ask(served, "/prompts?run=0&source=0&chunk=0")[1]
+    assert inflated(blobs["prompt-0"]) == block
+    prompts = json.loads(block)
     assert len(prompts) == columns["prompt"].max() + 1
     assert len(json.loads(ask(served, "/excerpts?run=0&source=0")[1])) == len(prompts)
     assert json.loads(ask(served, "/summary")[1])["runs"][0]["sources"][1]["name"] == "held_out"
 
 
+def inflated(blob):
+    return gzip.decompress(base64.b64decode(blob))
+
+
 def fresh(folder):
-    source = ServedSource(folder, "training", Index(list(WEIGHTS)))
+    source = CompletionSource(folder, "training", list(WEIGHTS))
     source.refresh()
     return source
 
@@ -131,7 +143,7 @@ def assert_same(one, two):
     assert (
         one.rows == two.rows
         and one.index.excerpts == two.index.excerpts
-        and one.prompt_entries == two.prompt_entries
+        and one.index.entries == two.index.entries
     )
     assert set(one.columns) == set(two.columns)
     for name, (_, values) in two.columns.items():

@@ -10,11 +10,11 @@ from peft import LoraConfig, get_peft_model
 
 from covey.kernels import linear as projections
 from covey.sample.engine import in_order
-from covey.sample.native import cuda_graphs as graphs
+from covey.sample.native import cuda_graphs
 from covey.sample.native import engine as native
 from covey.sample.native import weights as weights_module
 from covey.sample.native.cuda_graphs import Graphs
-from covey.sample.native.decode_loop import Limits, layout_of, sample_fast
+from covey.sample.native.decode_loop import DecodeOptions, decode_loop
 from covey.sample.native.engine import NativeEngine
 from covey.sample.native.weights import refill, weights_of
 from covey.sample.sampling import Sampling
@@ -39,7 +39,7 @@ def captures(monkeypatch):
         made.append(tuple(result.shape))
         return (lambda: result.copy_(work())), result, None
 
-    monkeypatch.setattr(graphs, "capture", capture)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(native, "GRAPHED", ("cpu",))
     monkeypatch.setattr(projections, "can_pack", lambda weight: False)  # as on an accelerator
     return made
@@ -182,8 +182,10 @@ def test_moved_weights_of_the_policy_are_not_written_to(place, in_place):
 def test_weights_are_gathered_in_one_order(monkeypatch):
     """A process without graphs reads anew while others fill again; gathering a shard takes all of them at once."""
     model, read = tiny_model("qwen2"), []
-    original = weights_module.effective
-    monkeypatch.setattr(weights_module, "effective", lambda module: read.append(module) or original(module))
+    original = weights_module.merged_weights
+    monkeypatch.setattr(
+        weights_module, "merged_weights", lambda module: read.append(module) or original(module)
+    )
     weights = weights_of(model, torch.float32, in_place=False, may_pack=False)
     anew = list(read)
     read.clear()
@@ -198,14 +200,14 @@ def test_who_has_ended_may_be_looked_at_seldom():
     with torch.no_grad():
         weights = weights_of(model, torch.float32, in_place=True)
     for interval in (3, 8, 50):
-        limits = Limits(1 << 30, 7, shares_prompts=False, interval=interval, checks=True)
-        groups = in_order(PROMPTS, sample_fast(weights, PROMPTS, 4, SETTINGS, text, limits))
+        options = DecodeOptions(1 << 30, 7, shares_prompts=False, interval=interval, checks=True)
+        groups = in_order(PROMPTS, decode_loop(weights, PROMPTS, 4, SETTINGS, text, options))
         assert [[c.ids for c in g.completions] for g in groups] == expected
 
 
 def test_a_fixed_pool_stays_where_it_is():
     weights = weights_of(tiny_model("llama"), torch.float32, in_place=True)
-    kept = Graphs(weights, layout_of(weights), 5, 64)
+    kept = Graphs(weights, 5, 64)
     places = [t.data_ptr() for t in (*kept.pool.keys, *kept.pool.values)]
     kept.pool.claim([1, 2, 3, 4, 5])
     for owner in (1, 2, 4):

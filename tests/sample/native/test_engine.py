@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 
 from covey.errors import CoveyWarning, EngineError
 from covey.sample.engine import in_order
-from covey.sample.native import decode_loop as fast
+from covey.sample.native import decode_loop
 from covey.sample.native import engine as native
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling
@@ -124,9 +124,9 @@ def test_a_sliding_window_that_is_too_short_takes_the_general_path():
     ("options", "named"),
     [
         ({"prefill_tokens": 7}, ["prefill_tokens=7"]),
-        ({"shares_prompts": True, "drafts": True}, ["shares_prompts=True", "drafts=True"]),
+        ({"shares_prompts": True, "prompt_lookup": True}, ["shares_prompts=True", "prompt_lookup=True"]),
         ({"dtype": torch.bfloat16, "in_place": False}, ["dtype=torch.bfloat16", "in_place=False"]),
-        ({"dtype": torch.float32, "shares_prompts": False, "drafts": False, "in_place": True}, []),
+        ({"dtype": torch.float32, "shares_prompts": False, "prompt_lookup": False, "in_place": True}, []),
         ({"memory": 10**6, "max_sequences": 2}, []),
     ],
     ids=str,
@@ -148,7 +148,7 @@ def test_options_without_effect_on_the_general_path_are_named_once(options, name
 
 def test_leaving_the_window_is_said_and_later_calls_are_fast_again(monkeypatch):
     paths = []
-    for name in ("sample_fast", "sample_generally"):
+    for name in ("decode_loop", "sample_any_model"):
         original = getattr(native, name)
         monkeypatch.setattr(native, name, lambda *a, n=name, f=original: paths.append(n) or f(*a))
     engine, short = engine_of(tiny_model("mistral", sliding_window=12)), replace(SETTINGS, max_new_tokens=2)
@@ -157,7 +157,7 @@ def test_leaving_the_window_is_said_and_later_calls_are_fast_again(monkeypatch):
             ids_of(engine, PROMPTS[:1], settings=settings)
             is_long = settings is SETTINGS
             assert (engine.reason is not None and "14 tokens" in engine.reason) == is_long
-    assert paths == ["sample_generally", "sample_fast", "sample_generally"] and len(caught) == 1
+    assert paths == ["sample_any_model", "decode_loop", "sample_any_model"] and len(caught) == 1
 
 
 @pytest.fixture
@@ -323,12 +323,12 @@ def test_long_completions_move_from_pool_to_pool(shares):
 def test_the_cache_keeps_to_its_budget(monkeypatch, shares):
     caches = []
 
-    class Watched(fast.Cache):
+    class Watched(decode_loop.KvCache):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             caches.append(self)
 
-    monkeypatch.setattr(fast, "Cache", Watched)
+    monkeypatch.setattr(decode_loop, "KvCache", Watched)
     settings = replace(SETTINGS, max_new_tokens=120, stop_ids=(EOS, 17, 30))
     model = tiny_model("llama", scale=1.5)
     everything = ids_of(engine_of(model, path="fast", shares_prompts=shares), size=8, settings=settings)
@@ -346,12 +346,12 @@ def test_a_prompt_is_stored_once_where_that_pays(monkeypatch, dtype, part, size,
     """`part` of the bytes from which it does, over two prompts."""
     caches = []
 
-    class Watched(fast.Cache):
+    class Watched(decode_loop.KvCache):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             caches.append(self)
 
-    monkeypatch.setattr(fast, "Cache", Watched)
+    monkeypatch.setattr(decode_loop, "KvCache", Watched)
     model = tiny_model("llama", max_position_embeddings=16384)
     config = model.config
     per_token = 2 * config.num_key_value_heads * config.hidden_size // config.num_attention_heads

@@ -22,14 +22,16 @@ def forbidden(options: Sampling, prompt: list[int], written: list[int]) -> set[i
         ids.update(options.stop_ids)
     if not written:
         ids.update(options.begin_suppress_tokens)
-    said = prompt + written
+    tokens = prompt + written
     for word in options.bad_words_ids:
-        if list(word[:-1]) == said[len(said) - len(word) + 1 :] and len(said) >= len(word) - 1:
+        if list(word[:-1]) == tokens[len(tokens) - len(word) + 1 :] and len(tokens) >= len(word) - 1:
             ids.add(word[-1])
     size = options.no_repeat_ngram_size
-    if size and len(said) >= size:
-        tail = said[len(said) - size + 1 :]
-        ids.update(said[i + size - 1] for i in range(len(said) - size + 1) if said[i : i + size - 1] == tail)
+    if size and len(tokens) >= size:
+        tail = tokens[len(tokens) - size + 1 :]
+        ids.update(
+            tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i : i + size - 1] == tail
+        )
     return ids
 
 
@@ -52,25 +54,25 @@ OPTIONS = st.builds(
 @settings(max_examples=300, deadline=None)
 def test_restrictions_equal_the_reference(options, sequences):
     width = max(len(prompt) for prompt, _ in sequences)
-    said = torch.full((len(sequences), width + 14), NOTHING)
-    for row, (prompt, written) in zip(said, sequences, strict=True):
+    tokens = torch.full((len(sequences), width + 14), NOTHING)
+    for row, (prompt, written) in zip(tokens, sequences, strict=True):
         row[width - len(prompt) : width] = torch.tensor(prompt)
         row[width : width + len(written)] = torch.tensor(written, dtype=torch.long)
     lengths = torch.tensor([len(written) for _, written in sequences])
-    restrictions = Restrictions(options, VOCAB, said.device)
-    history = (said, width + lengths) if restrictions.reads_history else (None, None)
-    limits = restrictions.limits(lengths, *history)
+    restrictions = Restrictions(options, VOCAB, tokens.device)
+    history = (tokens, width + lengths) if restrictions.reads_history else (None, None)
+    masks = restrictions.masks(lengths, *history)
     mask = torch.zeros(len(sequences), VOCAB, dtype=torch.bool)
-    if limits.never is not None:
-        mask |= limits.never
-    if limits.columns is not None:
-        mask[:, limits.columns] |= limits.blocked
+    if masks.never is not None:
+        mask |= masks.never
+    if masks.columns is not None:
+        mask[:, masks.columns] |= masks.blocked
     got = [set(torch.nonzero(row)[:, 0].tolist()) for row in mask]
     assert got == [forbidden(options, prompt, written) for prompt, written in sequences]
 
 
 def test_the_repetition_penalty_sees_prompt_and_completion():
     options = Sampling(max_new_tokens=4, repetition_penalty=1.2)
-    said = torch.tensor([[NOTHING, 3, 5, 1, NOTHING, NOTHING]])
-    limits = Restrictions(options, VOCAB, said.device).limits(torch.tensor([1]), said, torch.tensor([4]))
-    assert torch.nonzero(limits.seen[0])[:, 0].tolist() == [1, 3, 5]
+    tokens = torch.tensor([[NOTHING, 3, 5, 1, NOTHING, NOTHING]])
+    masks = Restrictions(options, VOCAB, tokens.device).masks(torch.tensor([1]), tokens, torch.tensor([4]))
+    assert torch.nonzero(masks.seen[0])[:, 0].tolist() == [1, 3, 5]

@@ -11,8 +11,8 @@ import torch
 from peft import LoHaConfig, LoraConfig, PrefixTuningConfig, TaskType, get_peft_model
 from torch import nn
 
-from covey.sample.native.architectures import why_not
-from covey.sample.native.merged_weights import effective
+from covey.sample.native.architectures import unsupported_reason
+from covey.sample.native.merged_weights import merged_weights
 from tests.tiny import tiny_model
 
 TARGETS = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
@@ -58,14 +58,14 @@ def test_effective_weights_compute_what_the_module_computes(kind):
     checked = 0
     with torch.no_grad():
         for name, module, rows in linear_inputs(policy):
-            weight, bias = effective(module)
+            weight, bias = merged_weights(module)
             torch.testing.assert_close(
                 nn.functional.linear(rows, weight, bias), module(rows), atol=1e-5, rtol=1e-5, msg=name
             )
             checked += 1
         embedding = policy.get_base_model().model.embed_tokens
         ids = torch.arange(20)
-        torch.testing.assert_close(effective(embedding)[0][ids], embedding(ids))
+        torch.testing.assert_close(merged_weights(embedding)[0][ids], embedding(ids))
     assert checked >= 14
 
 
@@ -76,8 +76,8 @@ def test_the_policy_is_not_touched(kind):
     modules = [type(m) for m in policy.modules()]
     with torch.no_grad():
         for _, module, _ in linear_inputs(policy):
-            effective(module)
-        effective(policy.get_base_model().model.embed_tokens)
+            merged_weights(module)
+        merged_weights(policy.get_base_model().model.embed_tokens)
     assert [type(m) for m in policy.modules()] == modules
     for name, value in policy.state_dict().items():
         assert value.data_ptr() == before[name][0] and torch.equal(value, before[name][1]), name
@@ -87,21 +87,21 @@ def test_the_policy_is_not_touched(kind):
 def test_plain_weights_are_not_copied():
     model = tiny_model()
     linear = model.model.layers[0].self_attn.q_proj
-    weight, bias = effective(linear)
+    weight, bias = merged_weights(linear)
     assert weight.data_ptr() == linear.weight.data_ptr() and bias.data_ptr() == linear.bias.data_ptr()
 
 
 def test_switched_off_and_merged_adapters_are_not_added_again():
     policy = adapted()
     module = policy.get_base_model().model.layers[0].self_attn.q_proj
-    base, with_adapter = module.base_layer.weight.detach().clone(), effective(module)[0].detach().clone()
+    base, with_adapter = module.base_layer.weight.detach().clone(), merged_weights(module)[0].detach().clone()
     assert not torch.allclose(base, with_adapter, atol=1e-3)
     with policy.disable_adapter():
-        assert torch.equal(effective(module)[0], base)
+        assert torch.equal(merged_weights(module)[0], base)
     policy.merge_adapter()
-    torch.testing.assert_close(effective(module)[0], with_adapter)
+    torch.testing.assert_close(merged_weights(module)[0], with_adapter)
     policy.unmerge_adapter()
-    torch.testing.assert_close(effective(module)[0], with_adapter)
+    torch.testing.assert_close(merged_weights(module)[0], with_adapter)
 
 
 def test_two_active_adapters_are_both_added():
@@ -111,12 +111,12 @@ def test_two_active_adapters_are_both_added():
     module = policy.get_base_model().model.layers[1].self_attn.q_proj
     rows = torch.randn(2, 32)
     with torch.no_grad():
-        torch.testing.assert_close(nn.functional.linear(rows, *effective(module)), module(rows))
+        torch.testing.assert_close(nn.functional.linear(rows, *merged_weights(module)), module(rows))
 
 
 def test_virtual_tokens_take_the_general_path():
     config = PrefixTuningConfig(num_virtual_tokens=3, task_type=TaskType.CAUSAL_LM)
-    assert "virtual tokens" in why_not(get_peft_model(tiny_model(), config))
+    assert "virtual tokens" in unsupported_reason(get_peft_model(tiny_model(), config))
 
 
 def test_shards_are_gathered(monkeypatch):
@@ -129,7 +129,7 @@ def test_shards_are_gathered(monkeypatch):
 
     linear = nn.Linear(3, 4, bias=False)
     linear.weight = Shard(whole[:2].clone())
-    assert torch.equal(effective(linear)[0], whole)
+    assert torch.equal(merged_weights(linear)[0], whole)
 
     opened = []
 
@@ -151,13 +151,13 @@ def test_shards_are_gathered(monkeypatch):
     linear = nn.Linear(3, 4, bias=False)
     linear.weight.data = torch.empty(0)
     linear.weight.ds_id = 7
-    weight = effective(linear)[0]
+    weight = merged_weights(linear)[0]
     assert torch.equal(weight, whole) and opened == [1] and linear.weight.numel() == 0
 
 
 def test_a_subclass_that_computes_something_else_is_not_taken_for_the_family():
     model = tiny_model("llama")
-    assert why_not(model) is None
+    assert unsupported_reason(model) is None
 
     class Other(type(model)):
         def forward(self, *args, **kwargs):
@@ -168,7 +168,7 @@ def test_a_subclass_that_computes_something_else_is_not_taken_for_the_family():
 
     other, wrapped = copy.deepcopy(model), copy.deepcopy(model)
     other.__class__, wrapped.__class__ = Other, Wrapped
-    assert why_not(other) is not None and why_not(wrapped) is None
+    assert unsupported_reason(other) is not None and unsupported_reason(wrapped) is None
 
 
 def test_four_bit_weights_are_dequantised():
@@ -178,5 +178,5 @@ def test_four_bit_weights_are_dequantised():
     layer.load_state_dict(plain.state_dict())
     layer = layer.to("cpu")
     rows = torch.randn(3, 64)
-    weight, bias = effective(layer)
+    weight, bias = merged_weights(layer)
     torch.testing.assert_close(nn.functional.linear(rows, weight.float(), bias), layer(rows))

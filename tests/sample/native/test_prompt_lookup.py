@@ -1,4 +1,4 @@
-"""Drafts change how fast a sequence is sampled, never what it says."""
+"""Drafts change how fast a sequence is sampled, never its tokens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ import pytest
 import torch
 
 from covey.sample.engine import in_order
-from covey.sample.native import decode_loop as fast
 from covey.sample.native.engine import NativeEngine
 from covey.sample.native.llama import Llama
-from covey.sample.native.prompt_lookup import MATCHED, PAUSE, REMEMBERED, ROWS, Gauge, Index, Memory
+from covey.sample.native.prompt_lookup import (
+    MATCHED,
+    PAUSE,
+    REMEMBERED,
+    ROWS,
+    AcceptanceRate,
+    CompletionIndex,
+    NgramIndex,
+)
 from covey.sample.sampling import Sampling
 from covey.types import Completion, Group, Prompt
 from tests.tiny import EOS, PAD, tiny_model
@@ -25,8 +32,8 @@ def text(ids):
     return "".join(chr(64 + i) for i in ids)
 
 
-def engine_of(model, drafts, **options):
-    engine = NativeEngine(text, path="fast", drafts=drafts, checks=True, **options)
+def engine_of(model, prompt_lookup, **options):
+    engine = NativeEngine(text, path="fast", prompt_lookup=prompt_lookup, checks=True, **options)
     engine.load(model)
     return engine
 
@@ -68,7 +75,7 @@ def test_the_tokens_are_those_of_plain_sampling(kind, shares, options, widths):
     expected = sampled(engine_of(model, False, shares_prompts=shares), settings=settings)
     assert set(widths) <= {1}
     engine = engine_of(model, True, shares_prompts=shares)
-    for _ in range(3):  # the second and third call know what the first has said
+    for _ in range(3):  # the second and third call have the completions of the first
         got = sampled(engine, settings=settings)
         assert [[c.ids for c in g.completions] for g in got] == [
             [c.ids for c in g.completions] for g in expected
@@ -78,10 +85,10 @@ def test_the_tokens_are_those_of_plain_sampling(kind, shares, options, widths):
                 assert c.finish == d.finish
                 assert c.logprobs == pytest.approx(d.logprobs, abs=1e-5)
                 assert c.plain_logprobs == pytest.approx(d.plain_logprobs, abs=1e-5)
-    assert max(widths) > 1, "guesses were made"
+    assert max(widths) > 1, "drafts were made"
 
 
-def test_what_was_said_before_takes_a_fraction_of_the_steps(widths):
+def test_a_completion_that_is_known_takes_a_fraction_of_the_steps(widths):
     engine = engine_of(tiny_model(scale=3.0), True)
     settings = replace(SETTINGS, greedy=True, stop_ids=())
     sampled(engine, 1, settings, PROMPTS[:1])
@@ -91,7 +98,7 @@ def test_what_was_said_before_takes_a_fraction_of_the_steps(widths):
     assert first >= 25 and len(widths) <= first / 2
 
 
-def test_options_that_look_at_the_text_are_sampled_without_guesses(widths):
+def test_options_that_look_at_the_text_are_sampled_without_drafts(widths):
     model, settings = tiny_model(scale=2.5), replace(SETTINGS, no_repeat_ngram_size=3)
     expected = sampled(engine_of(model, False), settings=settings)
     engine = engine_of(model, True)
@@ -102,8 +109,8 @@ def test_options_that_look_at_the_text_are_sampled_without_guesses(widths):
     assert set(widths) == {1}
 
 
-def test_frequencies_under_wrong_and_right_guesses_are_the_probabilities(widths):
-    """Chi-square of the second and third token against the exact probabilities; the memory guesses all the time."""
+def test_frequencies_under_wrong_and_right_drafts_are_the_probabilities(widths):
+    """Chi-square of the second and third token against the exact probabilities; the index proposes all the time."""
     model = tiny_model(scale=1.5)
     prompt = PROMPTS[0]
     settings = Sampling(max_new_tokens=3, top_k=3)
@@ -124,7 +131,7 @@ def test_frequencies_under_wrong_and_right_guesses_are_the_probabilities(widths)
     calls = 150
     prompts = [replace(prompt, seed_key=(n, 7)) for n in range(2)]
     for seed in range(calls):
-        engine.texts.add(Group(prompt, (fake,)))
+        engine.completions.add(Group(prompt, (fake,)))
         for group in sampled(engine, 3, replace(settings, seed=seed), prompts):
             counts.update(c.ids for c in group.completions)
     total = sum(counts.values())
@@ -135,53 +142,52 @@ def test_frequencies_under_wrong_and_right_guesses_are_the_probabilities(widths)
 
 
 def test_an_index_gives_what_followed_the_same_tokens():
-    index = Index([9, 8, 7, 6, 5])
+    index = NgramIndex([9, 8, 7, 6, 5])
     index.add([1, 2, 3, 4])
     index.extend(0, [])
-    assert index.guess(0, 10) == [1, 2, 3, 4]
+    assert index.propose(0, 10) == [1, 2, 3, 4]
     index.extend(0, [1])
-    assert index.guess(0, 2) == [2, 3]
+    assert index.propose(0, 2) == [2, 3]
     index.extend(0, [5])
-    assert index.guess(0, 2) == []
+    assert index.propose(0, 2) == []
     index.extend(1, [7, 1, 5, 2, 2])
-    assert index.guess(0, 9) == [] and index.known(0) == 2
+    assert index.propose(0, 9) == [] and index.known(0) == 2
     index.extend(0, [7, 1, 5])
-    assert index.guess(0, 9) == [2, 2]
+    assert index.propose(0, 9) == [2, 2]
 
 
 @pytest.mark.parametrize("length", [0, 1, MATCHED, 12])
 def test_a_prompt_of_any_length_has_an_index(length):
-    index = Index(range(length))
+    index = NgramIndex(range(length))
     index.add([1, 2, 3, 4, 5, 6])
     index.extend(3, [1, 2, 3, 4])
-    assert index.guess(3, 2) == [5, 6]
+    assert index.propose(3, 2) == [5, 6]
 
 
-def test_bad_guesses_pause_drafts_for_a_while():
-    gauge = Gauge()
-    assert gauge.tokens(1) > 1 and gauge.tokens(ROWS) == 1 and gauge.tokens(0) > 1
-    while gauge.tokens(2) > 1:
-        gauge.note(6, 0)
-    assert all(gauge.tokens(2) == 1 for _ in range(PAUSE - 1))
+def test_bad_drafts_pause_for_a_while():
+    rate = AcceptanceRate()
+    assert rate.tokens(1) > 1 and rate.tokens(ROWS) == 1 and rate.tokens(0) > 1
+    while rate.tokens(2) > 1:
+        rate.update(6, 0)
+    assert all(rate.tokens(2) == 1 for _ in range(PAUSE - 1))
     for _ in range(50):
-        gauge.note(6, 3)
-        assert gauge.tokens(2) > 1
+        rate.update(6, 3)
+        assert rate.tokens(2) > 1
 
 
-def test_memory_keeps_the_newest_texts_and_has_an_end():
-    memory = Memory()
+def test_the_newest_completions_are_kept_and_no_more_than_so_many():
+    index = CompletionIndex()
     completion = Completion((1, 2), (0.0, 0.0), "", "length")
     for number in range(REMEMBERED // 4 + 10):
-        memory.add(Group(Prompt("", (number,)), (completion,) * 4))
-    assert memory.after((0,)) == [] and memory.after((REMEMBERED // 4 + 9,)) == [(1, 2)] * 4
+        index.add(Group(Prompt("", (number,)), (completion,) * 4))
+    assert index.after((0,)) == [] and index.after((REMEMBERED // 4 + 9,)) == [(1, 2)] * 4
     newer = Completion((3,), (0.0,), "", "length")
-    memory.add(Group(Prompt("", (REMEMBERED // 4,)), (newer,)))
-    assert memory.after((REMEMBERED // 4,)) == [(3,)]
+    index.add(Group(Prompt("", (REMEMBERED // 4,)), (newer,)))
+    assert index.after((REMEMBERED // 4,)) == [(3,)]
 
 
-def test_many_live_sequences_are_sampled_without_guesses(widths):
+def test_many_active_sequences_are_sampled_without_drafts(widths):
     engine = engine_of(tiny_model(scale=2.5), True)
     settings = replace(SETTINGS, stop_ids=(), max_new_tokens=12)
     sampled(engine, ROWS, settings)
     assert set(widths) == {1}
-    assert fast.LONGEST > 1

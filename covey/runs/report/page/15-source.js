@@ -1,37 +1,23 @@
 // Where completions come from: blobs inside this page, or the server of a run that goes on.
 
-/** Completions of one source that stand in this page, compressed, until they are asked for. */
-class Embedded {
+/** The blocks of one source: compressed in this page, or read from the record by a server on this machine. */
+class Source {
   constructor(run, position, facts) {
     Object.assign(this, facts);
     this.id = `b${run}-${position}`;
-    this.live = false;
-  }
-
-  async numbers() { return (await inflate(this.element('numbers'))).buffer; }
-  async excerpts() { return parseJson(await inflate(this.element('excerpts'))); }
-  async texts(chunk) { return parseJson(await inflate(this.element('text-' + chunk))); }
-  async prompts(chunk) { return parseJson(await inflate(this.element('prompt-' + chunk))); }
-  element(key) { return document.getElementById(`${this.id}-${key}`).textContent; }
-}
-
-/** Completions that a server on this machine reads from the record. */
-class Served {
-  constructor(run, position, facts) {
-    Object.assign(this, facts);
     this.query = `run=${run}&source=${position}`;
-    this.live = true;
   }
 
-  async numbers(from = 0) { return (await this.get('numbers', 'from=' + from)).arrayBuffer(); }
-  async excerpts() { return (await this.get('excerpts')).json(); }
-  async texts(chunk) { return (await this.get('texts', 'chunk=' + chunk)).json(); }
-  async prompts(chunk) { return (await this.get('prompts', 'chunk=' + chunk)).json(); }
+  async numbers(from = 0) { return (await this.block('numbers', 'numbers', '&from=' + from)).buffer; }
+  async excerpts() { return parseJson(await this.block('excerpts', 'excerpts', '')); }
+  async texts(chunk) { return parseJson(await this.block('text-' + chunk, 'texts', '&chunk=' + chunk)); }
+  async prompts(chunk) { return parseJson(await this.block('prompt-' + chunk, 'prompts', '&chunk=' + chunk)); }
 
-  async get(what, more) {
-    const response = await fetch(`${what}?${this.query}${more ? '&' + more : ''}`, {cache: 'no-store'});
-    if (!response.ok) throw new Error(`${what}: ${response.status}`);
-    return response;
+  async block(name, path, more) {
+    if (!app.data.live) return inflate(document.getElementById(`${this.id}-${name}`).textContent);
+    const response = await fetch(`${path}?${this.query}${more}`, {cache: 'no-store'});
+    if (!response.ok) throw new Error(`${path}: ${response.status}`);
+    return new Uint8Array(await response.arrayBuffer());
   }
 }
 

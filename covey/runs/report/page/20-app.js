@@ -35,12 +35,11 @@ function setCursor(x) { app.cursor = x; emit('cursor', x); }
 /** A run with its sources of completions. */
 function adopt(run, number) {
   const kept = app.runs[number];
-  const Kind = app.data.live ? Served : Embedded;
   run.number = number;
   run.completions = run.sources.map((facts, i) => {
     const known = kept && kept.completions[i];
     if (known && known.name === facts.name) { Object.assign(known.source, facts); return known; }
-    return new Completions(new Kind(number, i, facts));
+    return new Completions(new Source(number, i, facts));
   });
   app.runs[number] = run;
   return run;

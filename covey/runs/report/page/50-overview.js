@@ -56,10 +56,10 @@ function evaluationFigure(run) {
   }
   const [mean, low, high] = last.measured[reward].mean;
   const test = last.tests.find((t) => t.reward === reward && t.roles.includes('first'));
-  const kind = !test || test.p > 0.05 ? '' : test.difference[0] > 0 ? '.better' : '.worse';
+  const kind = !test || test.p > 0.05 ? '' : test.difference > 0 ? '.better' : '.worse';
   return h('div.figure', {}, h('span.figure-name', {}, `${reward} on ${last.name}`),
     h('strong', {}, number(mean), h('small', {}, ` ${number(low)}–${number(high)}`)),
-    h('span.figure-note' + kind, {title: test ? pValue(test.p) : ''}, test ? `${signed(test.difference[0])} since step ${test.against}` : 'step ' + last.step),
+    h('span.figure-note' + kind, {title: test ? pValue(test.p) : ''}, test ? `${signed(test.difference)} since step ${test.against}` : 'step ' + last.step),
     figureCurve(evaluationPoints(run, last.name, reward).map((p) => p.y)));
 }
 

@@ -72,13 +72,13 @@ function evaluationRow(e, reward, powers) {
   const found = e.measured[reward], [mean, low, high] = found.mean;
   const test = (role) => e.tests.find((t) => t.reward === reward && t.roles.includes(role));
   return h('tr', {}, h('td.num', {}, String(e.step)), h('td.num', {}, h('b', {}, number(mean))), h('td.num.muted', {}, `${number(low)} – ${number(high)}`),
-    powers.map((k) => h('td.num', {}, found.pass && found.pass[k] ? number(found.pass[k][0]) : '–')),
+    powers.map((k) => h('td.num', {}, found.pass && found.pass[k] ? number(found.pass[k]) : '–')),
     ['first', 'previous', 'best'].map((role) => h('td', {}, testWords(test(role)))));
 }
 
 function testWords(test) {
   if (!test) return '–';
-  const sure = test.p < 0.05, kind = !sure ? '' : test.difference[0] > 0 ? '.better' : '.worse';
+  const sure = test.p < 0.05, kind = !sure ? '' : test.difference > 0 ? '.better' : '.worse';
   const title = `${test.pairs} prompts, ${test.better} better, ${test.worse} worse; ${test.method}`;
-  return h('span.test' + kind, {title}, h('b', {}, signed(test.difference[0])), ` ${pValue(test.p)} `, h('small', {}, `${test.better}↑ ${test.worse}↓`));
+  return h('span.test' + kind, {title}, h('b', {}, signed(test.difference)), ` ${pValue(test.p)} `, h('small', {}, `${test.better}↑ ${test.worse}↓`));
 }

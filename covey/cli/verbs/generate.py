@@ -1,0 +1,247 @@
+"""`covey generate MODEL PROMPTS`: groups of completions from any model, with the sampler that trains."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from covey.cli.prompt_files import Row, as_chats, read_rows
+from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from covey.sample.sampling import Sampling
+    from covey.types import Group, Prompt
+
+EXAMPLES = """
+examples:
+  covey generate my-model -p "The capital of France is"
+  covey generate my-model questions.jsonl -n 8 > samples.jsonl       8 completions of each prompt
+  covey generate my-model questions.txt --chat --system "Be brief."  each line is what a user says
+  covey generate my-model questions.jsonl --greedy --max-tokens 64
+  head -20 train.jsonl | covey generate my-model -                   prompts from another program
+  covey generate my-model train.jsonl -n 4 -o samples.jsonl          ... and what rewards say of them:
+  covey check train.jsonl --reward SameAnswer --completions samples.jsonl
+
+in:   A .jsonl file has an object per line with "prompt": text, or a list of messages; other files have a prompt per line.
+      "-" is standard input, and its first line says which of the two it is. Messages go through the model's chat template.
+out:  One line per completion, in the order of the prompts:
+      {"row": 0, "index": 0, "prompt": ..., "completion": ..., "finish": "stop" | "stop_string" | "length", "tokens": 17}
+      --logprobs adds "ids", and "logprobs" under the distribution that was drawn from.
+
+What a completion says depends on the model, its prompt and row, its index, the seed and the options; not on the other
+prompts, and not on -n.
+
+Exit status: 0 done, 2 wrong input.
+"""
+
+CHUNK = 2048
+"""Completions that are asked for at once; what has finished is written in between."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
+    )
+    parser.add_argument("prompts", nargs="?", metavar="PROMPTS", help="a file, or - for standard input")
+    parser.add_argument(
+        "-p", "--prompt", action="append", default=[], metavar="TEXT", help="a prompt; several times"
+    )
+    parser.add_argument("--chat", action="store_true", help="take text prompts as what a user says")
+    parser.add_argument("--system", metavar="TEXT", help="a system message before each chat")
+    number: Any = {"type": int, "metavar": "N"}
+    share: Any = {"type": float, "metavar": "P"}
+    parser.add_argument("-n", "--samples", default=1, help="completions per prompt (default: 1)", **number)
+    parser.add_argument("--max-tokens", default=256, help="tokens per completion (default: 256)", **number)
+    parser.add_argument("--min-tokens", default=0, help="no end before so many tokens", **number)
+    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="(default: 1)")
+    parser.add_argument(
+        "--top-p", default=1.0, help="the most probable tokens that hold P (default: 1, all)", **share
+    )
+    parser.add_argument("--top-k", default=0, help="the N most probable tokens (default: 0, all)", **number)
+    parser.add_argument(
+        "--min-p", default=0.0, help="tokens P times as probable as the best (default: 0, all)", **share
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="above 1: fewer repeats (default: 1)",
+    )
+    parser.add_argument("--greedy", action="store_true", help="take the most probable token each time")
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a text that ends a completion; several times",
+    )
+    parser.add_argument("--seed", default=42, help="(default: 42)", **number)
+    parser.add_argument("--dtype", default="auto", metavar="NAME", help="of the weights (auto: as saved)")
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)"
+    )
+    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    parser.add_argument(
+        "--logprobs", action="store_true", help="write token ids and their log-probabilities too"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there instead of standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sample, and write every group as soon as it and those before it are finished."""
+    if args.prompts is None and not args.prompt:
+        raise ConfigError("There is no prompt. Give a file, - for standard input, or -p TEXT.")
+    if args.samples < 1:
+        raise ConfigError(f"--samples is {args.samples}; it must be at least 1.")
+    rows = read_rows(args.prompts, args.prompt)
+    if args.chat or args.system is not None:
+        rows = as_chats(rows, args.system)
+    source = Source(args)
+    prompts = source.read(rows)
+    start, tokens = time.perf_counter(), 0
+    try:
+        with open_output(args.output) as out:
+            for group in source.groups(prompts, args.samples):
+                tokens += sum(len(completion.ids) for completion in group.completions)
+                for line in lines(group, args.logprobs):
+                    print(json.dumps(line, ensure_ascii=False), file=out, flush=True)
+        seconds, reason = time.perf_counter() - start, source.engine.reason
+        path = "fast path" if reason is None else f"general path: {reason}"
+        print(
+            f"{len(prompts) * args.samples:,} completions of {len(prompts):,} prompts, {tokens:,} tokens in "
+            f"{seconds:.1f} s: {tokens / seconds:,.0f} tokens/s ({path})",
+            file=sys.stderr,
+        )
+    except BrokenPipeError:  # the reader has enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+class Source:
+    """A model that is sampled from, as the command's options say."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from covey.models import loading
+        from covey.sample.chat import decode_text, stop_ids
+        from covey.sample.native.engine import NativeEngine
+
+        trust = args.trust_remote_code
+        self.policy: Any = loading.load_policy(args.model, {"dtype": args.dtype}, trust_remote_code=trust)
+        loading.check_causal(self.policy)
+        self.policy.to(device_of(args.device))
+        self.tokenizer = loading.load_tokenizer(None, args.model, trust)
+        ending = stop_ids(self.tokenizer, loading.generation_config(self.policy))
+        padding = self.tokenizer.pad_token_id
+        not_text = frozenset(i for i in (*ending, padding) if i is not None)
+        self.settings = settings(args, ending, None if padding in ending else padding)
+        self.engine = NativeEngine(lambda ids: decode_text(self.tokenizer, ids, not_text))
+        self.engine.load(self.policy)
+
+    def read(self, rows: Sequence[Row]) -> list[Prompt]:
+        """Return the prompts with their token ids.
+
+        Raises:
+            DatasetError: a prompt that is none, or one that leaves no room for the completion.
+        """
+        from covey.models.inspect import context_length
+        from covey.sample.prompts import PromptReader, seed_keys
+
+        reader = PromptReader(
+            self.tokenizer, context=context_length(self.policy), reserved=self.settings.max_new_tokens
+        )
+        keys = seed_keys(range(len(rows)))
+        return [
+            reader.read(row, number, key) for number, (row, key) in enumerate(zip(rows, keys, strict=True))
+        ]
+
+    def groups(self, prompts: Sequence[Prompt], size: int) -> Iterator[Group]:
+        """Yield a group of completions per prompt, in the order of the prompts, as soon as it is finished."""
+        step = max(1, CHUNK // size)
+        for first in range(0, len(prompts), step):
+            part = prompts[first : first + step]
+            waiting: dict[int, Group] = {}
+            wanted = first
+            for group in self.engine.generate(part, size, self.settings):
+                waiting[group.prompt.row] = group
+                while wanted in waiting:
+                    yield waiting.pop(wanted)
+                    wanted += 1
+
+
+def settings(args: argparse.Namespace, ending: Sequence[int], padding: int | None) -> Sampling:
+    """Return how completions are sampled."""
+    from covey.sample.sampling import Sampling
+
+    return Sampling(
+        max_new_tokens=args.max_tokens,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        min_new_tokens=args.min_tokens,
+        padding_id=padding,
+        stop_ids=tuple(ending),
+        stop_strings=tuple(args.stop),
+        seed=args.seed,
+        greedy=args.greedy,
+    )
+
+
+def lines(group: Group, with_logprobs: bool) -> Iterator[dict[str, object]]:
+    """Yield what is written of a group: one mapping per completion."""
+    for index, (completion, content) in enumerate(zip(group.completions, group.contents(), strict=True)):
+        line: dict[str, object] = {
+            "row": group.prompt.row,
+            "index": index,
+            "prompt": group.prompt.content,
+            "completion": content,
+            "finish": completion.finish,
+            "tokens": len(completion.ids),
+        }
+        if with_logprobs:
+            line |= {"ids": list(completion.ids), "logprobs": list(completion.logprobs)}
+        yield line
+
+
+def device_of(name: str | None) -> torch.device:
+    """Return the device that `--device` names; without it, CUDA's where there is one, else the CPU.
+
+    Raises:
+        ConfigError: no such device here.
+    """
+    import torch
+
+    from covey.config.hardware import has_cuda
+
+    if name is not None and name.startswith("cuda") and not has_cuda():
+        raise ConfigError(f"--device is {name}, and this machine has no CUDA device. Leave it out.")
+    try:
+        return torch.device(name or ("cuda" if has_cuda() else "cpu"))
+    except RuntimeError as error:
+        raise ConfigError(f"--device is {name!r}; give cpu, cuda, or cuda:1.") from error
+
+
+def open_output(path: str | None) -> AbstractContextManager[TextIO]:
+    """Open the file of `--output`, or standard output, which stays open.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if path is None:
+        return nullcontext(sys.stdout)
+    try:
+        return Path(path).open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {path} cannot be written: {error}") from error

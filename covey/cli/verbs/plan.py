@@ -1,0 +1,207 @@
+"""`covey plan recipe.yaml`: the meaning and the needs of a recipe, before anything runs.
+
+Without `--measure` no weights are loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey.cli.arguments import add_recipe, add_set
+from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from covey.cli.planning import Rows
+    from covey.plan import Plan
+    from covey.recipes import Recipe
+    from covey.recipes.sources import Data
+    from covey.rewards.mixture import Mixture
+    from covey.rewards.options import RewardOptions
+    from covey.rewards.schedules import Schedule
+
+EXAMPLES = """
+examples:
+  covey plan recipes/countdown.yaml
+  covey plan recipes/countdown.yaml --measure               seconds per step, from three steps of training
+  covey plan recipes/math_lora_4bit.yaml --rows 7473        without downloading the data
+  covey plan recipes/countdown.yaml --processes 8 --set gradient_accumulation_steps=1
+  covey plan recipes/countdown.yaml --against runs/countdown     what was foreseen, and what came of it
+  covey plan runs/countdown                                 the same, for the recipe that the run left
+
+Reads the data, imports the rewards, and checks that they find their columns. Memory is reckoned from the model's config
+and holds for completions that all run to their limit. With --measure the model is loaded and some steps are trained, in
+a folder that is thrown away.
+
+Exit status: 0 the recipe can be run, 2 it cannot; the message names the line.
+"""
+
+MEASURED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class PlanSection:
+    """A part of the plan as it is printed: a title, and a label and a value per line."""
+
+    title: str
+    rows: Rows
+
+    def __str__(self) -> str:
+        width = max((len(label) for label, _ in self.rows), default=0)
+        return "\n".join([self.title, *(f"  {label:<{width}}  {value}" for label, value in self.rows)])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    add_recipe(parser)
+    add_set(parser)
+    parser.add_argument("--rows", type=int, metavar="N", help="reckon with N prompts, and load no data")
+    parser.add_argument("--processes", type=int, metavar="N", help="reckon with N processes")
+    parser.add_argument(
+        "--measure",
+        nargs="?",
+        type=int,
+        const=MEASURED_STEPS,
+        metavar="STEPS",
+        help=f"train so many steps ({MEASURED_STEPS}), after one that warms up, and say how long the run takes",
+    )
+    parser.add_argument("--against", metavar="RUN", help="show what came of a run beside it")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan of a recipe."""
+    from covey.recipes import Recipe
+
+    if Path(args.recipe).is_dir():
+        args.against = args.against or args.recipe
+        args.recipe = str(Path(args.recipe) / "recipe.yaml")
+    if args.measure is not None and args.rows is not None:
+        raise ConfigError("--measure trains on the data, and --rows leaves it unread. Give one of the two.")
+    recipe = Recipe.load(args.recipe, args.set)
+    found = sections(recipe, args.rows, args.processes, args.measure, args.against)
+    if args.json:
+        print(json.dumps({s.title.lower(): dict(s.rows) for s in found}, indent=2))
+    else:
+        print("\n\n".join(map(str, found)))
+    return 0
+
+
+def sections(
+    recipe: Recipe,
+    num_prompts: int | None = None,
+    ranks: int | None = None,
+    steps: int | None = None,
+    run: str | None = None,
+) -> list[PlanSection]:
+    """Return everything that is shown, in order.
+
+    Args:
+        num_prompts: rows to reckon with, without loading data.
+        ranks: processes to reckon with.
+        steps: train so many steps, to say how long one takes.
+        run: folder of a run whose outcome is shown.
+    """
+    from covey.cli.planning import memory_rows, outcome_rows, time_rows
+
+    rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
+    plan = recipe.plan(num_prompts, ranks)
+    found = [
+        PlanSection("Plan", plan.table()),
+        PlanSection("Data", data_rows(recipe, plan, num_prompts)),
+        PlanSection("Rewards", reward_rows(recipe, rewards)),
+        PlanSection("Settings", setting_rows(recipe)),
+        PlanSection("Memory", memory_rows(recipe, plan, loads_data=num_prompts is None)),
+    ]
+    timing = None
+    if steps is not None:
+        from covey.forecast.step_time import measure
+
+        with recipe.located():
+            timing = measure(recipe, plan, steps)
+        found.append(PlanSection("Time", time_rows(timing, plan)))
+    if run is not None:
+        found.append(
+            PlanSection(
+                "What came of it", outcome_rows(recipe, plan, run, timing, loads_data=num_prompts is None)
+            )
+        )
+    return found
+
+
+def data_rows(recipe: Recipe, plan: Plan, num_prompts: int | None) -> Rows:
+    """Return the size of every dataset, and how many rows belong to each task."""
+    if num_prompts is not None:
+        return [("training", f"{num_prompts} rows, as given; not loaded")]
+    evaluation = recipe.eval_dataset
+    named = evaluation if isinstance(evaluation, dict) else {"evaluation": evaluation}
+    task_column = recipe.config.task_column
+    rows = [
+        ("training", "none" if recipe.train_dataset is None else size_of(recipe.train_dataset, task_column))
+    ]
+    rows += [(name, size_of(part, task_column)) for name, part in named.items() if part is not None]
+    if plan.is_cycled:
+        rows.append(("note", "fewer prompts than one round of sampling takes: they are repeated within it"))
+    return rows
+
+
+def size_of(dataset: Data, task_column: str) -> str:
+    """Return the rows of a dataset in words, by task where it has tasks."""
+    from covey.trainer.data import task_names
+
+    if not hasattr(dataset, "__len__"):
+        return "a stream"
+    names = task_names(dataset, task_column)
+    if not names:
+        return f"{len(dataset)} rows"
+    counts = Counter(str(value) for value in dataset[task_column])
+    return f"{len(dataset)} rows: {', '.join(f'{counts[name]} {name}' for name in names)}"
+
+
+def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
+    """Return the terms of each reward."""
+    given: Sequence[float | None] | None = recipe.config.reward_weights
+    if given is None:
+        given = [None] * len(rewards)
+    return [(r.name, reward_terms(r.options, weight)) for r, weight in zip(rewards, given, strict=True)]
+
+
+def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
+    """Return a reward's weight, where it applies, and after which gates, in words.
+
+    Args:
+        fixed_weight: from `reward_weights`; None: the reward's own weight holds.
+    """
+    weight = options.weight if fixed_weight is None else fixed_weight
+    if isinstance(weight, Mapping):
+        by_task = ", ".join(f"{task} {weight_range(part)}" for task, part in weight.items())
+        terms = [f"weight by task: {by_task}"]
+    else:
+        terms = [f"weight {weight_range(weight)}"]
+    if options.tasks:
+        terms.append(f"tasks {', '.join(sorted(options.tasks))}")
+    if options.present:
+        terms.append(f"where {options.present} is present")
+    if options.requires:
+        terms.append(f"after {', '.join(name for name, _ in options.requires)}")
+    if options.where != "inline":
+        terms.append(f"in {options.where}")
+    if options.on_error != "raise":
+        terms.append(f"on error {options.on_error}")
+    return "; ".join(terms)
+
+
+def weight_range(weight: float | Schedule) -> str:
+    """Return a weight in words: a schedule by its first and its last value."""
+    return f"{weight(0.0):g} → {weight(1.0):g}" if callable(weight) else f"{weight:g}"
+
+
+def setting_rows(recipe: Recipe) -> Rows:
+    """Return the settings of model and training that the recipe has."""
+    settings = {**recipe.model_settings, **recipe.settings, "output_dir": recipe.config.output_dir}
+    return [(name, str(value)) for name, value in settings.items()]

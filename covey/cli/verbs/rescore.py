@@ -1,0 +1,179 @@
+"""`covey rescore RUN`: recorded groups under other weights, estimators, filters or a changed reward, without a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey.errors import ConfigError, CoveyError
+
+if TYPE_CHECKING:
+    from covey.runs.what_if import Rescored, WhatIf
+
+EXAMPLES = """
+examples:
+  covey rescore quickstart-run --weight format=0            without the reward for the format
+  covey rescore quickstart-run --scale-rewards none         Dr. GRPO's advantages
+  covey rescore quickstart-run --aggregation normalize_then_sum
+  covey rescore quickstart-run --reward accuracy=my_rewards:accuracy    a changed function, on the recorded texts
+  covey rescore quickstart-run --weight format=0 -o rows.csv            every completion, before and after
+
+Exit status: 0 done, 2 wrong input.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("run", metavar="RUN", help="output directory of a run, or its record folder")
+    parser.add_argument(
+        "--weight", action="append", default=[], metavar="NAME=W", help="another weight of a reward"
+    )
+    parser.add_argument(
+        "--reward",
+        action="append",
+        default=[],
+        metavar="NAME=MODULE:FUNCTION",
+        help="a function instead of a reward",
+    )
+    parser.add_argument("--aggregation", metavar="NAME", help="sum_then_normalize or normalize_then_sum")
+    parser.add_argument("--scale-rewards", metavar="NAME", help="group, batch or none")
+    parser.add_argument("--estimator", metavar="NAME", help="grpo, rloo, leave_one_out, maxrl, opo, …")
+    parser.add_argument("--loss-type", metavar="NAME", help="grpo, dr_grpo, dapo, bnpo, prompt_mean, …")
+    parser.add_argument(
+        "--mask-truncated",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="leave out what was cut off",
+    )
+    parser.add_argument("--drop-without-spread", action="store_true", help="leave out groups without spread")
+    parser.add_argument("--steps", metavar="FROM:TO", help="only these steps, both ends included")
+    parser.add_argument(
+        "--show", type=int, default=10, metavar="N", help="how many samples to show (default: 10)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write every completion as .csv or .parquet")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Rescore, and print what changes."""
+    from covey.runs import open as open_run
+    from covey.runs.what_if import rescore
+
+    try:
+        result = rescore(open_run(args.run), what_if(args), parse_steps(args.steps))
+    except (FileNotFoundError, ValueError, CoveyError) as error:
+        print(f"covey rescore: {error}", file=sys.stderr)
+        return 2
+    if args.output and Path(args.output).suffix == ".parquet":
+        result.frame().to_parquet(args.output)
+    elif args.output:
+        result.frame().to_csv(args.output, index=False)
+    if args.json:
+        print(json.dumps(result.summary(), indent=2))
+    else:
+        print_result(result, args.show)
+    return 0
+
+
+def what_if(args: argparse.Namespace) -> WhatIf:
+    """Return what is to be different, from the options.
+
+    Raises:
+        ConfigError: an option that cannot be read, or a function that cannot be imported.
+    """
+    from covey.recipes.objects import import_object
+    from covey.runs.what_if import WhatIf
+
+    weights, functions = split_pairs(args.weight), split_pairs(args.reward)
+    return WhatIf(
+        weights={name: parse_weight(name, value) for name, value in weights.items()},
+        rewards={name: import_object(path) for name, path in functions.items()},
+        multi_objective_aggregation=args.aggregation,
+        advantage_estimator=args.estimator,
+        scale_rewards=args.scale_rewards,
+        loss_type=args.loss_type,
+        mask_truncated_completions=args.mask_truncated,
+        drop_groups_without_spread=args.drop_without_spread,
+    )
+
+
+def split_pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return values by name, from NAME=VALUE."""
+    pairs = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise ConfigError(f"{text!r} is no NAME=VALUE.")
+        pairs[name] = value
+    return pairs
+
+
+def parse_weight(name: str, value: str) -> float:
+    """Return the number."""
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"The weight of {name!r} is {value!r}; give a number.") from None
+
+
+def parse_steps(text: str | None) -> range | None:
+    """Return the steps of FROM:TO, both ends included, or of one number; None for all."""
+    if text is None:
+        return None
+    first, separator, last = text.partition(":")
+    try:
+        if not separator:
+            return range(int(first), int(first) + 1)
+        return range(int(first or 0), int(last or 10**9) + 1)
+    except ValueError:
+        raise ConfigError(f"--steps is {text!r}; give FROM:TO, for example 100:200.") from None
+
+
+def print_result(result: Rescored, show: int) -> None:
+    """Print the change in numbers, and the samples whose advantage changes its sign most."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    found = result.summary()
+    table = Table.grid(padding=(0, 2))
+    table.add_row("completions", f"{found['completions']:,.0f}")
+    table.add_row("advantage changes its sign", f"{found['flips']:,.0f} ({found['flip_share']:.1%})")
+    table.add_row("begins to count", f"{found['starts_to_count']:,.0f}")
+    table.add_row("no longer counts", f"{found['stops_to_count']:,.0f}")
+    signal = f"{found['signal_share_before']:.1%} → {found['signal_share_after']:.1%}"
+    table.add_row("groups with signal", signal)
+    loss = f"{found['loss_before']:.4g} → {found['loss_after']:.4g}"
+    table.add_row("loss at the first pass, mean", loss)
+    table.add_row("correlation of advantages", f"{found['correlation']:.3f}")
+    if found["skipped"]:
+        table.add_row("left out, texts not recorded", f"{found['skipped']:,.0f}")
+    console.print(table)
+    rows = strongest_flips(result, show)
+    if not rows:
+        return
+    flips = Table("step", "group", "completion", "total", "advantage", box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        flips.add_row(*row)
+    console.print("\nStrongest changes of sign", style="bold")
+    console.print(flips)
+
+
+def strongest_flips(result: Rescored, show: int) -> list[Sequence[str]]:
+    """Return a row of the table for each sample whose advantage changes its sign, the largest change first."""
+    import numpy as np
+
+    a, b = result.before, result.after
+    rows = np.flatnonzero(result.flips)
+    order = rows[np.argsort(-np.abs(a.advantages[rows] - b.advantages[rows]), kind="stable")][:show]
+    return [
+        (
+            str(result.keys["step"][i]), str(result.keys["group"][i] + 1), f"#{result.keys['index'][i] + 1}",
+            f"{a.totals[i]:.3f} → {b.totals[i]:.3f}", f"{a.advantages[i]:+.2f} → {b.advantages[i]:+.2f}",
+        )
+        for i in order
+    ]  # fmt: skip

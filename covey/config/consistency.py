@@ -1,0 +1,152 @@
+"""Ranges of single settings, and settings that contradict one another.
+
+Raises:
+    ConfigError: a setting is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from transformers import TrainingArguments
+
+from covey.config.no_effect import without_effect
+from covey.config.validation import at_least, defaults, not_negative, within
+from covey.errors import ConfigError, warn
+
+if TYPE_CHECKING:
+    from covey.config.grpo import GRPOConfig
+
+WITHOUT_EFFECT = {
+    "label_smoothing_factor": "there are no labels",
+    "prediction_loss_only": "evaluation computes no loss",
+    "batch_eval_metrics": "evaluation computes no loss",
+    "auto_find_batch_size": "the batch size is part of the plan",
+    "train_sampling_strategy": "prompts are drawn by shuffle_dataset",
+    "group_by_length": "prompts are drawn by shuffle_dataset",
+    "dataloader_drop_last": "what does not fill a round of sampling is always left out",
+    "neftune_noise_alpha": "noise on the embeddings would make ratios and KL meaningless",
+}
+"""Settings of TrainingArguments that GRPO does not use, and why."""
+
+
+def check_run(config: GRPOConfig) -> None:
+    """Raise where the length of a step or of the run is wrong."""
+    not_negative("learning_rate", config.learning_rate, "the length of a step downhill")
+    if config.max_steps == 0:
+        raise ConfigError(
+            "max_steps is 0: a run of zero steps. Give the number of optimizer steps, or -1 to go by num_train_epochs."
+        )
+    if config.max_steps < 0 and not 0 < config.num_train_epochs < float("inf"):
+        raise ConfigError(
+            f"num_train_epochs is {config.num_train_epochs}; without max_steps it says how long the run is, and must be "
+            "positive and finite. To evaluate without training, call trainer.evaluate()."
+        )
+
+
+def check_sample(config: GRPOConfig) -> None:
+    """Raise where lengths, counts or the sampling distribution are wrong; warn where the ratio is biased."""
+    at_least("num_generations", config.num_generations, 2, "a completion is judged against its siblings")
+    if config.num_generations_eval is not None:
+        at_least("num_generations_eval", config.num_generations_eval, 1)
+    if config.max_prompt_length is not None:
+        at_least("max_prompt_length", config.max_prompt_length, 1)
+    at_least("max_completion_length", config.max_completion_length, 1)
+    if config.num_completions_to_print is not None:
+        at_least("num_completions_to_print", config.num_completions_to_print, 0)
+    if not 0.01 <= config.temperature < float("inf"):
+        raise ConfigError(
+            f"temperature is {config.temperature}; it must be at least 0.01. Towards 0 sampling becomes greedy, all "
+            "completions of a prompt are the same, and there is nothing to learn from."
+        )
+    within("top_p", config.top_p, 0.0, 1.0)
+    within("min_p", config.min_p or 0.0, 0.0, 1.0)
+    if config.top_k < 0:
+        raise ConfigError(f"top_k is {config.top_k}; give the number of tokens to sample from, 0 for all.")
+    if config.repetition_penalty <= 0:
+        raise ConfigError(
+            f"repetition_penalty is {config.repetition_penalty}; it must be positive, 1 for none."
+        )
+    if config.top_p < 1.0 or config.top_k or config.min_p or config.repetition_penalty != 1.0:
+        warn(
+            "Completions are drawn from another distribution than the one the loss is computed for (top_p, top_k, min_p "
+            "or repetition_penalty): the ratio of the update is biased by as much. Leave them at their defaults unless "
+            "you need them."
+        )
+
+
+def check_score(config: GRPOConfig) -> None:
+    """Raise where dynamic sampling could not sample; translate the older spelling of scale_rewards."""
+    at_least("dynamic_sampling_rounds", config.dynamic_sampling_rounds, 1)
+    if isinstance(config.scale_rewards, bool):
+        config.scale_rewards = "group" if config.scale_rewards else "none"
+
+
+def check_update(config: GRPOConfig) -> None:
+    """Raise where bounds and temperatures of the loss, or counts of the update, are wrong."""
+    for name in ("epsilon", "epsilon_high"):
+        not_negative(name, getattr(config, name), "a distance from 1")
+    if config.loss_type == "cispo" and config.epsilon_high is None:
+        raise ConfigError(
+            "loss_type='cispo' needs epsilon_high, the bound of the weights. With cispo_bound='absolute' (TRL's "
+            "convention) they are capped at epsilon_high itself, for example 5; with 'relative' (the paper's) at "
+            "1 + epsilon_high."
+        )
+    upper = 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
+    if config.delta is not None and config.delta <= upper:
+        raise ConfigError(
+            f"delta is {config.delta}; it caps ratios beyond the upper clip bound and must be above {upper:g}."
+        )
+    for name in ("sapo_temperature_pos", "sapo_temperature_neg"):
+        if getattr(config, name) <= 0:
+            raise ConfigError(f"{name} is {getattr(config, name)}; it must be positive.")
+    if config.covariance_low >= config.covariance_high:
+        raise ConfigError(
+            f"covariance_low is {config.covariance_low} and covariance_high {config.covariance_high}; the first must be "
+            "below the second."
+        )
+    at_least("num_iterations", config.num_iterations, 1)
+    at_least("max_nonfinite_steps", config.max_nonfinite_steps, 1)
+    if config.max_tokens_per_forward is not None:
+        at_least("max_tokens_per_forward", config.max_tokens_per_forward, 1)
+    within("ref_model_mixup_alpha", config.ref_model_mixup_alpha, 0.0, 1.0)
+    at_least("ref_model_sync_steps", config.ref_model_sync_steps, 1)
+
+
+def check_weights_of_terms(config: GRPOConfig) -> None:
+    """Raise where the weight of a term or a share of the tokens is out of range."""
+    for name in ("beta", "entropy_coef_min", "entropy_coef_delta", "dppo_kl_coef", "kl_cov_coef"):
+        not_negative(name, getattr(config, name), "the weight of a term")
+    for name in ("top_entropy_quantile", "covariance_share"):
+        within(name, getattr(config, name), 0.0, 1.0)
+        if not getattr(config, name):
+            raise ConfigError(f"{name} is 0; it is a share of the tokens, and none would be left.")
+    if config.use_adaptive_entropy:
+        within("entropy_coef", config.entropy_coef, config.entropy_coef_min, config.entropy_coef_max)
+
+
+def check_sampler_correction(config: GRPOConfig) -> None:
+    """Raise where the weights of the correction could not be 1."""
+    cap, floor = config.importance_sampling_cap, config.importance_sampling_floor
+    if (cap is not None and cap < 1) or (floor is not None and not 0 <= floor <= 1):
+        raise ConfigError(
+            f"importance_sampling_cap is {cap} and importance_sampling_floor {floor}; a sampler that agrees with the "
+            "trainer has weight 1, which must lie between the two."
+        )
+    if config.off_policy_mask_threshold is not None:
+        not_negative("off_policy_mask_threshold", config.off_policy_mask_threshold, "a drift in nats")
+
+
+def check_no_effect(config: GRPOConfig) -> None:
+    """Raise where a setting was changed that does nothing, in GRPO or beside the others."""
+    for name, reason in WITHOUT_EFFECT.items():
+        default = next((f.default for f in fields(TrainingArguments) if f.name == name), None)
+        if getattr(config, name, default) not in (default, None):
+            raise ConfigError(f"{name}={getattr(config, name)!r} has no effect in GRPO: {reason}. Unset it.")
+    expected = defaults(type(config))
+    if config.loss_type == "luspo" and config.importance_sampling_level == "sequence":
+        expected["importance_sampling_level"] = "sequence"  # always so in LUSPO, and TRL's scripts say it
+    message = without_effect(config, expected)
+    if message is not None:
+        raise ConfigError(message)

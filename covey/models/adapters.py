@@ -1,0 +1,142 @@
+"""Adapters of peft: put around a policy, loaded with their base, merged into its weights."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import set_seed
+
+from covey.errors import LoadingError
+from covey.models.loading import is_absent, load_policy, not_loaded, resolved_dtype
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
+    from transformers import PreTrainedTokenizerBase
+
+
+def with_adapter(policy: nn.Module, peft_config: PeftConfig | None, seed: int) -> nn.Module:
+    """Return the policy inside a fresh adapter, its own weights frozen; as it is where there is no `peft_config`.
+
+    Raises:
+        LoadingError: it has an adapter already, or the adapter does not fit, or it learns prompts, fresh or not.
+    """
+    refuse_learned_prompts((getattr(policy, "peft_config", None) or {}).values())
+    if peft_config is None:
+        return policy
+    from peft import PeftConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+
+    if not isinstance(peft_config, PeftConfig):
+        raise LoadingError(
+            f"peft_config is {peft_config!r}; it must be a PeftConfig, such as peft.LoraConfig(r=16, "
+            "target_modules='all-linear')."
+        )
+    refuse_learned_prompts([peft_config])
+    if isinstance(policy, PeftModel):
+        raise LoadingError(
+            "The model is a PeftModel already, and peft_config asks for another adapter. Pass one of the two, or merge the "
+            "first adapter: model.merge_and_unload()."
+        )
+    if getattr(policy, "is_quantized", False):
+        policy = prepare_model_for_kbit_training(policy, use_gradient_checkpointing=False)
+    set_seed(seed)
+    try:
+        with without_retired_name():
+            return get_peft_model(policy, peft_config)
+    except ValueError as error:
+        raise LoadingError(
+            f"The adapter does not fit {type(policy).__name__}: {error} Name the modules, or use "
+            "lora_target_modules='all-linear'."
+        ) from error
+
+
+def refuse_learned_prompts(adapters: Iterable[PeftConfig]) -> None:
+    """Refuse adapters that put virtual tokens before every row: positions would be counted without them.
+
+    Raises:
+        LoadingError: one of them learns prompts.
+    """
+    for adapter in adapters:
+        if getattr(adapter, "is_prompt_learning", False):
+            kind = getattr(adapter.peft_type, "value", adapter.peft_type)
+            raise LoadingError(
+                f"The adapter is a {type(adapter).__name__} ({kind}): it puts virtual tokens before every prompt, and Covey's "
+                "log-probabilities do not know of them. Use an adapter of the weights: LoRA or one of its kin (DoRA, rsLoRA, "
+                "LoHa, OFT, IA3)."
+            )
+
+
+def load_adapter(
+    folder: str, base: str | None = None, init_kwargs: Mapping[str, object] | None = None
+) -> PeftModel:
+    """Return a saved adapter around its base model.
+
+    Args:
+        folder: what `save_pretrained` of a PeftModel wrote, or a checkpoint of a run that trains an adapter.
+        base: the base model, where it is not where the adapter says.
+        init_kwargs: arguments for loading the base model.
+
+    Raises:
+        LoadingError: there is no adapter, it learns prompts, or its base model cannot be loaded.
+    """
+    from peft import PeftConfig, PeftModel
+
+    try:
+        config = PeftConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        if is_absent(folder):
+            raise not_loaded("adapter", folder, error) from error
+        raise LoadingError(f"{folder} holds no adapter: {error}") from error
+    refuse_learned_prompts([config])
+    name = base or config.base_model_name_or_path
+    if not name:
+        raise LoadingError(
+            f"The adapter in {folder} does not say which model it belongs to. Name its base model."
+        )
+    policy: Any = load_policy(name, init_kwargs)
+    with without_retired_name():
+        return PeftModel.from_pretrained(policy, folder)
+
+
+def merge_adapter(
+    policy: nn.Module,
+    folder: str,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    keep: bool = True,
+    dtype: str | torch.dtype | None = None,
+) -> nn.Module:
+    """Save the policy with its adapter merged into the weights, so that it loads without peft.
+
+    Args:
+        keep: the policy keeps its adapter, and a copy is merged; False merges in place and needs no second copy.
+        dtype: precision of what is saved; that of the policy where None. The sum is made in the policy's own.
+
+    Returns:
+        The merged model, without an adapter.
+    """
+    from peft import PeftModel
+
+    if not isinstance(policy, PeftModel):
+        raise LoadingError(f"{type(policy).__name__} has no adapter to merge. Save it with save_pretrained.")
+    merged: Any = (copy.deepcopy(policy) if keep else policy).merge_and_unload()
+    saved_as = resolved_dtype(dtype)
+    if isinstance(saved_as, torch.dtype):
+        merged.to(saved_as)
+    merged.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    return merged
+
+
+@contextmanager
+def without_retired_name() -> Iterator[None]:
+    """Silence a warning that users can do nothing about: peft asks models for an attribute that transformers renames."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing.* is deprecated", FutureWarning)
+        yield

@@ -1,0 +1,137 @@
+"""The completions of a run as blocks, which a page holds, or a server gives: numbers, excerpts, texts and prompts in chunks.
+
+Numbers are kept, and grow by what a running run adds; texts stay on the disk until they are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from covey.runs.record import schema, segments
+from covey.runs.record.jsonl import read_lines
+from covey.runs.record.reader import read_evaluations
+from covey.runs.record.resume import evaluation_file
+from covey.runs.record.rows import table
+from covey.runs.report.columns import (
+    Column,
+    ColumnIndex,
+    Entry,
+    concatenate,
+    number_columns,
+    pack,
+    text_rows,
+)
+
+CHUNK = 500
+"""Completions per chunk of texts, and prompts per chunk of prompts."""
+
+TRAINING = "training"
+"""Name of the source that holds the completions of training; the others are evaluation sets by name."""
+
+
+def source_names(folder: Path) -> list[str]:
+    """Return training, and the evaluation sets of which rows were recorded."""
+    names = [line["name"] for line in read_lines(folder / schema.EVALUATIONS) if line["rows"]]
+    return [TRAINING, *dict.fromkeys(names)]
+
+
+def source_paths(folder: Path, source: str) -> list[Path]:
+    """Return the files that hold the completions of a source, in order of steps."""
+    if source == TRAINING:
+        return segments.segment_paths(folder / schema.GROUPS)
+    steps = sorted(line["step"] for line in read_evaluations(folder) if line["name"] == source)
+    paths = [folder / schema.EVALUATION_ROWS / evaluation_file(source, step) for step in steps]
+    return [path for path in paths if path.exists()]
+
+
+class SourceFile(NamedTuple):
+    """One file of a source as it was when it was read."""
+
+    path: Path
+    inode: int
+    """A file that only grew keeps it; one that was rewritten does not."""
+    size: int
+    rows: int
+
+
+class CompletionSource:
+    """The completions of one source of a run."""
+
+    def __init__(self, folder: Path, name: str, rewards: list[str]) -> None:
+        self.folder, self.name, self.rewards = folder, name, rewards
+        self._forget()
+
+    def _forget(self) -> None:
+        self.index = ColumnIndex()
+        self.files: list[SourceFile] = []
+        self.columns: dict[str, Column] = number_columns(table([]), self.rewards, self.index)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def facts(self) -> dict[str, object]:
+        """Return what the page has to know to ask for blocks."""
+        return {"name": self.name, "rows": self.rows, "leftOut": 0, "chunk": CHUNK}
+
+    def refresh(self) -> None:
+        """Read what was added. Sealing a segment changes its file and not its rows; a resume may take rows out."""
+        paths = source_paths(self.folder, self.name)
+        if len(paths) < len(self.files):
+            self._forget()
+        for position, path in enumerate(paths):
+            status = path.stat()
+            known = self.files[position] if position < len(self.files) else None
+            if known is not None and known[:3] == (path, status.st_ino, status.st_size):
+                continue
+            rows = segments.read_segment(path)
+            if known is not None and (
+                path.stem != known.path.stem
+                or (path == known.path and status.st_ino != known.inode)
+                or rows.num_rows < known.rows
+            ):
+                self._forget()
+                return self.refresh()
+            added = number_columns(rows.slice(known.rows if known else 0), self.rewards, self.index)
+            self.columns = concatenate([self.columns, added])
+            file = SourceFile(path, status.st_ino, status.st_size, rows.num_rows)
+            self.files[position : position + 1] = [file]
+
+    def numbers(self, start: int = 0) -> bytes:
+        """Return the numbers of the rows from `start` on, packed."""
+        return self.pack({name: (kind, values[start:]) for name, (kind, values) in self.columns.items()})
+
+    def pack(self, columns: Mapping[str, Column]) -> bytes:
+        """Return columns as one block, with the names that their numbers stand for."""
+        return pack(columns, rows=self.rows, tasks=list(self.index.tasks), rewards=self.rewards)
+
+    def texts(self, chunk: int) -> list[Entry]:
+        """Return the completions of a chunk, read from the files that hold them."""
+        start, stop = chunk * CHUNK, (chunk + 1) * CHUNK
+        found: list[Entry] = []
+        offset = 0
+        for file in self.files:
+            low, high = max(start - offset, 0), min(stop - offset, file.rows)
+            if low < high:
+                found += _texts_of(file)[low:high]
+            offset += file.rows
+        return found
+
+    def prompts(self, chunk: int) -> list[Entry]:
+        """Return a chunk of prompts."""
+        return self.index.entries[chunk * CHUNK : (chunk + 1) * CHUNK]
+
+
+def as_json(value: object) -> bytes:
+    """Return a block as JSON; lone surrogates become their escapes."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
+@lru_cache(maxsize=8)
+def _texts_of(file: SourceFile) -> list[Entry]:
+    """Return all texts of a file; one that has changed is another one to the cache."""
+    return text_rows(segments.read_segment(file.path))
