@@ -59,7 +59,7 @@ def selfcheck_gaps(model: Any) -> list[tuple[str, float]]:
                 f"prompts {'shared' if shares else 'copied'}, weights {'in place' if in_place else 'copied'}"
             )
             gaps.append((name, gap))
-            assert gap <= selfcheck.bound(torch.bfloat16), (device, name, gap)
+            assert gap <= selfcheck.BOUND[torch.bfloat16], (device, name, gap)
     return gaps
 
 

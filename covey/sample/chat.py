@@ -6,20 +6,21 @@ template that prints its own is not given a second, one that prints none is give
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import DatasetError
-from covey.types import Message, PromptContent
+from covey.types import PromptContent
 
-Tokenizer = Any
-"""A `transformers` tokenizer."""
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 
 def encode_prompt(
-    tokenizer: Tokenizer, content: PromptContent, template: dict[str, Any] | None = None
+    tokenizer: Tokenizer, content: PromptContent, template: Mapping[str, object] | None = None
 ) -> list[int]:
-    """Token ids of a prompt, ready to be continued.
+    """Return the token ids of a prompt, ready to be continued.
 
     Args:
         content: text, or the messages of a chat. A chat that closes with an assistant message is continued, not
@@ -29,40 +30,29 @@ def encode_prompt(
     Raises:
         DatasetError: messages for a tokenizer without a chat template.
     """
-    ids = (
-        encode_text(tokenizer, content)
-        if isinstance(content, str)
-        else _encode_chat(tokenizer, content, template)
-    )
-    return with_one_bos(tokenizer, ids)
-
-
-def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of plain text, with what the tokenizer adds to it."""
-    return list(tokenizer(text)["input_ids"])
-
-
-def _encode_chat(tokenizer: Tokenizer, messages: list[Message], template: dict[str, Any] | None) -> list[int]:
+    if isinstance(content, str):
+        return with_one_bos(tokenizer, list(tokenizer(content)["input_ids"]))
     if getattr(tokenizer, "chat_template", None) is None:
         raise DatasetError(
             "The prompts are chats (lists of messages), and the tokenizer "
             f"{getattr(tokenizer, 'name_or_path', '')!r} has no chat template. Give it one (tokenizer.chat_template = ...), "
             "use an instruction-tuned model, or make the prompts plain text."
         )
-    continues = bool(messages) and messages[-1].get("role") == "assistant"
-    encoded = tokenizer.apply_chat_template(
-        messages,
+    continues = bool(content) and content[-1].get("role") == "assistant"
+    render: Any = tokenizer.apply_chat_template
+    encoded = render(
+        content,
         add_generation_prompt=not continues,
         continue_final_message=continues,
         tokenize=True,
         return_dict=True,
         **(template or {}),
     )
-    return list(encoded["input_ids"])
+    return with_one_bos(tokenizer, list(encoded["input_ids"]))
 
 
 def with_one_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """The ids with the leading BOS that plain text has, exactly once."""
+    """Return the ids with the leading BOS that plain text has, exactly once."""
     bos = leading_bos(tokenizer)
     if bos is None:
         return ids
@@ -73,7 +63,7 @@ def with_one_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 def leading_bos(tokenizer: Tokenizer) -> int | None:
-    """The BOS id that the tokenizer puts before plain text; None if it puts none."""
+    """Return the BOS id that the tokenizer puts before plain text; None if it puts none."""
     bos = getattr(tokenizer, "bos_token_id", None)
     ids = list(tokenizer("a")["input_ids"])
     return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
@@ -82,7 +72,7 @@ def leading_bos(tokenizer: Tokenizer) -> int | None:
 def decode_text(
     tokenizer: Tokenizer, ids: Sequence[int], ending: frozenset[int], keep_special: bool = False
 ) -> str:
-    """Text of a completion without the end and padding tokens.
+    """Return the text of a completion without the end and padding tokens.
 
     Args:
         ending: ids that do not belong to the text: end-of-sequence and padding.
@@ -95,9 +85,11 @@ def decode_text(
 
 
 def stop_ids(
-    tokenizer: Tokenizer, generation_config: Any = None, more: Sequence[int] | int | None = None
+    tokenizer: Tokenizer,
+    generation_config: GenerationConfig | None = None,
+    more: Sequence[int] | int | None = None,
 ) -> tuple[int, ...]:
-    """Every id that ends a completion: the tokenizer's, those of the model's generation config, and `more`."""
+    """Return every id that ends a completion: the tokenizer's, those of the model's generation config, and `more`."""
     found: list[int] = []
     own = (getattr(holder, "eos_token_id", None) for holder in (tokenizer, generation_config))
     for source in (*own, more):

@@ -1,4 +1,4 @@
-"""What a sampler is to the rest of Covey: give it the policy, ask it for groups."""
+"""The protocol of a sampler: give it the policy, ask it for groups."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class Engine(Protocol):
 
 
 def in_order(prompts: Sequence[Prompt], groups: Iterable[Group]) -> list[Group]:
-    """The groups in the order of their prompts."""
+    """Return the groups in the order of their prompts."""
     by_prompt = {id(group.prompt): group for group in groups}
     return [by_prompt[id(prompt)] for prompt in prompts]

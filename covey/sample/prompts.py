@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import DatasetError
-from covey.sample.chat import Tokenizer, encode_prompt, leading_bos
+from covey.sample.chat import encode_prompt, leading_bos
 from covey.types import Message, Overlong, Prompt, PromptContent
+
+if TYPE_CHECKING:
+    from covey.sample.chat import Tokenizer
 
 TEMPLATE_COLUMN = "chat_template_kwargs"
 """A column of this name adds to the run's chat-template arguments for its row."""
@@ -24,7 +27,7 @@ class PromptReader:
     """Turns rows into prompts. Pure: the same row gives the same prompt."""
 
     tokenizer: Tokenizer
-    template: Mapping[str, Any] = field(default_factory=dict)
+    template: Mapping[str, object] = field(default_factory=dict)
     """Extra arguments for the chat template, for every row."""
     max_length: int | None = None
     """Tokens that a prompt may have; None: as many as the context holds."""
@@ -34,18 +37,17 @@ class PromptReader:
     reserved: int = 0
     """Positions kept for the completion."""
 
-    def read(self, row: Mapping[str, Any], number: int, seed_key: tuple[int, ...]) -> Prompt:
-        """One prompt.
+    def read(self, row: Mapping[str, object], number: int, seed_key: tuple[int, ...]) -> Prompt:
+        """Return the prompt of a row.
 
         Args:
             number: position of the row in its dataset.
-            seed_key: what tells this prompt from others to the random numbers.
+            seed_key: part of the key of the random numbers: tells this prompt from others.
 
         Raises:
             DatasetError: no usable prompt in the row, or one that is too long and may not be cut.
         """
-        content = checked_content(row, number)
-        template = {**self.template, **(row.get(TEMPLATE_COLUMN) or {})}
+        content, template = checked_content(row, number), self._template(row)
         ids = encode_prompt(self.tokenizer, content, template)
         if not ids:
             raise DatasetError(
@@ -55,48 +57,45 @@ class PromptReader:
         columns = {name: value for name, value in row.items() if name != "prompt"}
         return Prompt(content, tuple(kept), columns, number, seed_key, len(ids) - len(kept))
 
-    def is_kept(self, row: Mapping[str, Any], number: int) -> bool:
-        """Whether `overlong="drop"` leaves the row in.
+    def is_kept(self, row: Mapping[str, object], number: int) -> bool:
+        """Return whether `overlong="drop"` leaves the row in.
 
         Raises:
             DatasetError: `overlong="error"`, and the prompt is too long.
         """
         if self.max_length is None or self.overlong == "truncate":
             return True
-        template = {**self.template, **(row.get(TEMPLATE_COLUMN) or {})}
-        length = len(encode_prompt(self.tokenizer, checked_content(row, number), template))
+        length = len(encode_prompt(self.tokenizer, checked_content(row, number), self._template(row)))
         if length > self.max_length and self.overlong == "error":
             raise self._too_long(number, length)
         return length <= self.max_length
 
+    def _template(self, row: Mapping[str, object]) -> dict[str, object]:
+        own: Any = row.get(TEMPLATE_COLUMN)
+        return {**self.template, **(own or {})}
+
     def _fitted(
-        self, content: PromptContent, ids: list[int], template: dict[str, Any], number: int
+        self, content: PromptContent, ids: list[int], template: Mapping[str, object], number: int
     ) -> list[int]:
-        if self.max_length is not None and len(ids) > self.max_length:
+        """Cut the ids to `max_length`, and refuse what the context does not hold."""
+        limit = self.max_length
+        if limit is not None and len(ids) > limit:
             if self.overlong != "truncate":
                 raise self._too_long(number, len(ids))
-            ids = self._cut(content, ids, template, number, self.max_length)
-        if self.context is not None and len(ids) + self.reserved > self.context:
-            raise DatasetError(self._does_not_fit(number, len(ids), self.context))
+            if isinstance(content, str):
+                bos = [ids[0]] if leading_bos(self.tokenizer) is not None else []
+                ids = bos + ids[len(ids) - limit + len(bos) :]
+            else:
+                ids = cut_chat(lambda m: encode_prompt(self.tokenizer, m, template), content, limit, number)
+        length, context, reserved = len(ids), self.context, self.reserved
+        if context is not None and length + reserved > context:
+            ways = [f"set max_prompt_length to at most {context - reserved}"] if context > reserved else []
+            ways += [f"lower max_completion_length to at most {context - length}"] if context > length else []
+            raise DatasetError(
+                f"Row {number}: the prompt has {length} tokens, and with max_completion_length {reserved} it does not fit "
+                f"into the model's {context} positions: {' or '.join(ways) or 'shorten the prompt'}."
+            )
         return ids
-
-    def _does_not_fit(self, number: int, length: int, context: int) -> str:
-        room = context - self.reserved
-        ways = [f"set max_prompt_length to at most {room}"] if room > 0 else []
-        ways += [f"lower max_completion_length to at most {context - length}"] if context > length else []
-        advice = " or ".join(ways) or "shorten the prompt"
-        return (
-            f"Row {number}: the prompt has {length} tokens, and with max_completion_length {self.reserved} it does not fit "
-            f"into the model's {context} positions: {advice}."
-        )
-
-    def _cut(
-        self, content: PromptContent, ids: list[int], template: dict[str, Any], number: int, limit: int
-    ) -> list[int]:
-        if isinstance(content, str):
-            bos = [ids[0]] if leading_bos(self.tokenizer) is not None else []
-            return bos + ids[len(ids) - limit + len(bos) :]
-        return cut_chat(lambda m: encode_prompt(self.tokenizer, m, template), content, limit, number)
 
     def _too_long(self, number: int, length: int) -> DatasetError:
         return DatasetError(
@@ -108,7 +107,7 @@ class PromptReader:
 def cut_chat(
     encode: Callable[[list[Message]], list[int]], messages: list[Message], limit: int, number: int
 ) -> list[int]:
-    """Ids of a chat whose user content is cut from the left until it fits; the template's markers stay.
+    """Return the ids of a chat whose user content is cut from the left until it fits; the template's markers stay.
 
     The first user message gives way first. Characters are taken in proportion to the tokens that are over, at least one
     at a time, so the result is at most a few tokens below the limit.
@@ -128,8 +127,8 @@ def cut_chat(
     return ids
 
 
-def checked_content(row: Mapping[str, Any], number: int) -> PromptContent:
-    """The row's prompt: non-empty text, or a list of messages.
+def checked_content(row: Mapping[str, object], number: int) -> PromptContent:
+    """Return the row's prompt: non-empty text, or a list of messages.
 
     Raises:
         DatasetError: what is there instead.
@@ -142,25 +141,19 @@ def checked_content(row: Mapping[str, Any], number: int) -> PromptContent:
     content = row["prompt"]
     if isinstance(content, str) and content:
         return content
-    if isinstance(content, list | tuple) and content and all(_is_message(m) for m in content):
-        return [{k: v for k, v in m.items() if v is not None} for m in content]
+    messages = content if isinstance(content, list | tuple) else []
+    if messages and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in messages):
+        return [{k: v for k, v in m.items() if v is not None} for m in messages]
+    text = repr(content)
+    found = f"{type(content).__name__} {text if len(text) < 80 else text[:77] + '...'}"
     raise DatasetError(
-        f"Row {number}: 'prompt' is {_describe(content)}. It must be non-empty text, or a list of messages "
+        f"Row {number}: 'prompt' is {found}. It must be non-empty text, or a list of messages "
         "{'role': ..., 'content': ...}."
     )
 
 
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and "role" in value and "content" in value
-
-
-def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) < 80 else text[:77] + '...'}"
-
-
 def seed_keys(rows: Sequence[int]) -> list[tuple[int, ...]]:
-    """A seed key per row of a round of sampling; a row that occurs again gets a number of its own."""
+    """Return a seed key per row of a round of sampling; a row that occurs again gets a number of its own."""
     seen: dict[int, int] = {}
     keys: list[tuple[int, ...]] = []
     for row in rows:

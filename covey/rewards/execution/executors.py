@@ -45,15 +45,12 @@ def call_on_loop(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
             reward.function(**reward.wanted(batch.arguments(notes))), reward.options.timeout
         )
 
-    future = event_loop().submit(limited())
     try:
-        return future.result()
+        return event_loop().run(limited())
     except TimeoutError:
         if reward.options.timeout is None:
             raise
         raise CallTimeout(f"cancelled after {reward.options.timeout} s") from None
-    finally:
-        future.cancel()
 
 
 _given_up: dict[str, list[threading.Thread]] = {}

@@ -42,8 +42,7 @@ class Graphs:
     """
 
     def __init__(self, weights: Weights, slots: int, capacity: int) -> None:
-        self.pool = KvPool(weights.kv_format, capacity, keys_transposed=False)
-        self.pool.fix(rounded_up(slots))
+        self.pool = KvPool(weights.kv_format, capacity, keys_transposed=False, fixed_slots=rounded_up(slots))
         self.slots = len(self.pool.owners)
         self.model = Llama(weights, capacity)
         self.results = torch.empty(self.slots, weights.vocab, dtype=weights.dtype, device=weights.device)
@@ -56,11 +55,6 @@ class Graphs:
     def bytes(self) -> int:
         """Bytes of the slots and of the logits."""
         return self.pool.bytes + self.results.nbytes
-
-    def clear(self) -> None:
-        """Forget the sequences of a call that was given up."""
-        for owner in list(self.pool.slots):
-            self.pool.release(owner)
 
     def logits(self, tokens: Tensor, step: DecodeStep) -> Tensor:
         """Return next-token logits of a step of one token per sequence, valid until the next step.

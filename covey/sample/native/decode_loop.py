@@ -105,7 +105,8 @@ class _Call:
             self.cache = KvCache(weights.kv_format, options.memory, options.shares_prompts, on_cpu)
             self.model = Llama(weights, self.table.prompt_width + settings.max_new_tokens + LONGEST)
         else:
-            graphs.clear()
+            for owner in list(graphs.pool.slots):  # of a call that was given up
+                graphs.pool.release(owner)
             self.cache = KvCache(weights.kv_format, options.memory, False, False, fixed=graphs.pool)
             self.model = graphs.model
         self.batch = Batch(self.table, self.cache, self.prompt_of, lengths, weights.shape.queries_per_key)

@@ -222,7 +222,7 @@ class NativeEngine:
         return self.weights
 
     def _unsupported_dtype(self, policy: nn.Module) -> str | None:
-        dtype, device = self._dtype(policy), next(policy.parameters()).device
+        dtype, device = self.dtype or self._policy_dtype(policy), next(policy.parameters()).device
         known = (torch.float32, torch.bfloat16, *([] if device.type == "cpu" else [torch.float16]))
         return None if dtype in known else f"{dtype} on {device.type} is not one of its dtypes"
 
@@ -243,7 +243,7 @@ class NativeEngine:
     def _check(self, policy: nn.Module, weights: Weights) -> None:
         """Compare the fast path with the policy; a gap is an error where path is "fast", and else a warning."""
         shares = weights.device.type == "cpu" if self.shares_prompts is None else self.shares_prompts
-        gap, bound = selfcheck.gap(policy, self.autocast, weights, shares), selfcheck.bound(weights.dtype)
+        gap, bound = selfcheck.gap(policy, self.autocast, weights, shares), selfcheck.BOUND[weights.dtype]
         self._checked = weakref.ref(policy)
         if gap <= bound:
             return
@@ -299,7 +299,7 @@ class NativeEngine:
     @torch.no_grad()
     def _read(self, policy: nn.Module) -> Weights:
         """Return the policy's present weights, in the tensors of the previous ones where graphs read those."""
-        dtype = self._dtype(policy)
+        dtype = self.dtype or self._policy_dtype(policy)
         in_place = self.in_place
         if in_place is None:
             embedding = _embedding(policy)
@@ -308,9 +308,6 @@ class NativeEngine:
             return self.weights
         self.release()
         return weights_of(policy, dtype, in_place)
-
-    def _dtype(self, policy: nn.Module) -> torch.dtype:
-        return self._policy_dtype(policy) if self.dtype is None else self.dtype
 
     def _policy_dtype(self, policy: nn.Module) -> torch.dtype:
         """Return what the policy itself computes in."""

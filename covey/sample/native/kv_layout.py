@@ -52,7 +52,7 @@ class PromptSegment:
 
 @dataclass(frozen=True)
 class KvLayout:
-    """The places of a batch in the cache."""
+    """The slots of a batch, and the order in which its queries meet their prompts."""
 
     rows: list[int]
     """Rows of the table, the spare one for holes."""

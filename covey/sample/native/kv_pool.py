@@ -39,13 +39,14 @@ class KvPool:
         capacity: tokens per slot; see `grow`.
         keys_transposed: keys of a slot have the shape (heads, head_dim, capacity) rather than (heads, capacity,
             head_dim). oneDNN multiplies a few bfloat16 rows with the former twice as fast.
+        fixed_slots: number of slots of a pool whose tensors stay at their addresses; 0: slots are made as they are claimed.
     """
 
-    def __init__(self, format: KvFormat, capacity: int, keys_transposed: bool) -> None:
+    def __init__(self, format: KvFormat, capacity: int, keys_transposed: bool, fixed_slots: int = 0) -> None:
         self.format, self.capacity, self.keys_transposed = format, capacity, keys_transposed
-        self.is_fixed = False
+        self.is_fixed = fixed_slots > 0
         """Whether its tensors must stay where they are."""
-        self.owners: list[int | None] = []
+        self.owners: list[int | None] = [None] * fixed_slots
         self.slots: dict[int, int] = {}
         """Owner → slot."""
         self.keys = [torch.zeros(0, 0, 0, 0)] * format.layers
@@ -103,11 +104,6 @@ class KvPool:
         """Close all holes, and give back the slots that nobody has."""
         self._close_holes()
         self._resize(len(self.slots))
-
-    def fix(self, number: int) -> None:
-        """Have so many slots from now on, at addresses that do not change."""
-        self._resize(number)
-        self.is_fixed = True
 
     def grow(self, capacity: int) -> None:
         """Make every slot longer."""
