@@ -4,7 +4,7 @@
     python benchmarks/overhead.py --steps 40 --display plain
 
 The bundled policy is trained as `covey quickstart` does, with every completion recorded, and completions.jsonl. What is
-timed is every call from the training loop into `covey.trainer.recording`, the final close included; the baseline is the rest of
+timed is every call from the training loop that records or shows, the final close included; the baseline is the rest of
 the time of the same steps. The live display draws for a terminal of 120 × 50 characters, whose output is thrown away.
 """
 
@@ -24,16 +24,16 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import TrainerCallback
 
-import covey.trainer.recording
+import covey.trainer.run_log
 from covey import GRPOConfig, GRPOTrainer
 from covey.runs.hints.watch import HintWatch
 from covey.runs.record.writer import RunWriter
 from covey.runs.terminal.display import Display
 from covey.tasks import quickstart_run
-from covey.trainer.recording import Recording
+from covey.trainer.run_log import RunLog
 
 PARTS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "all": (Recording, ("groups", "step", "logged", "sync", "close")),
+    "all": (RunLog, ("record_groups", "record_step", "show_completions", "sync", "close")),
     "  the record": (RunWriter, ("groups", "step", "event", "sync", "close")),
     "  hints": (HintWatch, ("step",)),
     "  the display": (Display, ("update", "hint", "close")),
@@ -73,7 +73,7 @@ def measure(steps: int, display: str, folder: str) -> tuple[dict[str, float], fl
             setattr(owner, name, timed(spent, part, getattr(owner, name)))
     if display == "live":
         console = Console(file=open(os.devnull, "w"), force_terminal=True, width=120, height=50)  # noqa: SIM115
-        covey.trainer.recording.Display = functools.partial(Display, console=console)  # type: ignore[assignment, misc]
+        covey.trainer.run_log.Display = functools.partial(Display, console=console)  # type: ignore[assignment, misc]
     times = StepTimes(spent)
     settings = {**quickstart_run.settings(steps=steps), "display": display}
     trainer = GRPOTrainer(

@@ -1,10 +1,10 @@
 """The arithmetic of batches: what the settings mean, before anything runs.
 
 The unit of the settings is the completion: a micro-batch of `micro_batch` completions is what one forward pass sees,
-`accumulation` of them on each of `ranks` processes make an optimizer step. Prompts are sampled in *windows*: the
-completions that are sampled under one set of weights and feed one or more optimizer steps, `iterations` times over.
+`accumulation` of them on each of `ranks` processes make an optimizer step. A *rollout* is what is sampled under one
+set of weights; it feeds one or more optimizer steps, `iterations` times over.
 
-    window    ├── optimizer step ──┤├── optimizer step ──┤      × iterations
+    rollout   ├── optimizer step ──┤├── optimizer step ──┤      × iterations
     rank 0    [micro][micro]         [micro][micro]
     rank 1    [micro][micro]         [micro][micro]
 
@@ -15,7 +15,7 @@ same step holds the same groups however many processes share it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from covey.errors import ConfigError, warn
 
@@ -35,7 +35,7 @@ class Plan:
     steps_per_generation: int
     """Micro-batches that are sampled at once, per process."""
     iterations: int
-    """How often a window is gone through (`num_iterations`)."""
+    """How often a rollout is trained on (`num_iterations`)."""
     num_prompts: int | None = None
     """Rows of the dataset; None for a stream."""
     max_steps: int = -1
@@ -48,24 +48,24 @@ class Plan:
         return self.micro_batch * self.accumulation * self.ranks
 
     @property
-    def window(self) -> int:
+    def micro_batches_per_pass(self) -> int:
         """Micro-batches per process that one round of sampling feeds (one pass)."""
         return max(self.steps_per_generation, self.accumulation)
 
     @property
-    def window_passes(self) -> int:
+    def micro_batches_per_rollout(self) -> int:
         """Micro-batches per process from one round of sampling to the next, all passes."""
-        return self.window * self.iterations
+        return self.micro_batches_per_pass * self.iterations
 
     @property
-    def steps_per_window(self) -> int:
+    def steps_per_rollout(self) -> int:
         """Optimizer steps from one round of sampling to the next."""
-        return self.window_passes // self.accumulation
+        return self.micro_batches_per_rollout // self.accumulation
 
     @property
-    def prompts_per_window(self) -> int:
+    def prompts_per_rollout(self) -> int:
         """Prompts, over all processes, that one round of sampling draws."""
-        return self.micro_batch * self.window * self.ranks // self.group_size
+        return self.micro_batch * self.micro_batches_per_pass * self.ranks // self.group_size
 
     @property
     def prompts_per_step(self) -> float:
@@ -74,27 +74,23 @@ class Plan:
 
     @property
     def is_cycled(self) -> bool:
-        """Whether the dataset is too small for one window, so that its prompts are repeated within it."""
-        return self.num_prompts is not None and self.num_prompts < self.prompts_per_window
+        """Whether the dataset is too small for one rollout, so that its prompts are repeated within it."""
+        return self.num_prompts is not None and self.num_prompts < self.prompts_per_rollout
 
     @property
-    def windows_per_epoch(self) -> int | None:
-        return None if self.num_prompts is None else max(1, self.num_prompts // self.prompts_per_window)
+    def rollouts_per_epoch(self) -> int | None:
+        return None if self.num_prompts is None else max(1, self.num_prompts // self.prompts_per_rollout)
 
     @property
     def dropped_prompts(self) -> int:
-        """Prompts per epoch that do not fill a window; another shuffle leaves out others."""
+        """Prompts per epoch that do not fill a rollout; another shuffle leaves out others."""
         if self.num_prompts is None or self.is_cycled:
             return 0
-        return self.num_prompts % self.prompts_per_window
-
-    @property
-    def micro_batches_per_epoch(self) -> int | None:
-        return None if self.windows_per_epoch is None else self.windows_per_epoch * self.window_passes
+        return self.num_prompts % self.prompts_per_rollout
 
     @property
     def steps_per_epoch(self) -> int | None:
-        return None if self.windows_per_epoch is None else self.windows_per_epoch * self.steps_per_window
+        return None if self.rollouts_per_epoch is None else self.rollouts_per_epoch * self.steps_per_rollout
 
     @property
     def total_steps(self) -> int:
@@ -105,13 +101,13 @@ class Plan:
         return math.ceil(self.epochs * self.steps_per_epoch)
 
     @property
-    def total_windows(self) -> int:
+    def total_rollouts(self) -> int:
         """Rounds of sampling of the whole run."""
-        return math.ceil(self.total_steps / self.steps_per_window)
+        return math.ceil(self.total_steps / self.steps_per_rollout)
 
     @property
     def total_completions(self) -> int:
-        return self.total_windows * self.prompts_per_window * self.group_size
+        return self.total_rollouts * self.prompts_per_rollout * self.group_size
 
     @property
     def keeps_groups_whole(self) -> bool:
@@ -119,12 +115,12 @@ class Plan:
         return self.micro_batch * self.accumulation % self.group_size == 0
 
     def owner(self, group: int) -> int:
-        """The process that samples and scores a group of the window: the one that trains on its first completion."""
+        """The process that samples and scores a group of the rollout: the one that trains on its first completion."""
         return (group * self.group_size % self.completions_per_step) // (self.micro_batch * self.accumulation)
 
     def micro_batch_rows(self, rank: int, number: int) -> range:
-        """Flat indices, within the window, of the completions in micro-batch `number` of a process (one pass)."""
-        step, micro = divmod(number % self.window, self.accumulation)
+        """Flat indices, within the rollout, of the completions in micro-batch `number` of a process (one pass)."""
+        step, micro = divmod(number % self.micro_batches_per_pass, self.accumulation)
         start = step * self.completions_per_step + (rank * self.accumulation + micro) * self.micro_batch
         return range(start, start + self.micro_batch)
 
@@ -140,8 +136,8 @@ class Plan:
             ),
             (
                 "sampled at once",
-                f"{self.prompts_per_window} prompts, {self.prompts_per_window * n} completions; "
-                f"feeds {self.steps_per_window} optimizer step(s)",
+                f"{self.prompts_per_rollout} prompts, {self.prompts_per_rollout * n} completions; "
+                f"feeds {self.steps_per_rollout} optimizer step(s)",
             ),
         ]
         if self.iterations > 1:
@@ -154,16 +150,13 @@ class Plan:
                 )
         rows += [
             ("optimizer steps in total", str(self.total_steps)),
-            ("completions in total", f"{self.total_completions} in {self.total_windows} rounds of sampling"),
+            ("completions in total", f"{self.total_completions} in {self.total_rollouts} rounds of sampling"),
         ]
         return rows
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.table())
         return "\n".join(f"{label:<{width}}  {value}" for label, value in self.table())
-
-    def for_dataset(self, num_prompts: int | None) -> Plan:
-        return replace(self, num_prompts=num_prompts)
 
 
 def make_plan(
@@ -221,7 +214,7 @@ def warn_if_cycled(plan: Plan) -> None:
     """Say so where the dataset has fewer prompts than one round of sampling takes."""
     if plan.is_cycled:
         warn(
-            f"The dataset has {plan.num_prompts} prompt(s), and one round of sampling takes {plan.prompts_per_window}: "
+            f"The dataset has {plan.num_prompts} prompt(s), and one round of sampling takes {plan.prompts_per_rollout}: "
             "prompts are repeated within a round. Lower per_device_train_batch_size or gradient_accumulation_steps, or "
             "raise num_generations, to avoid it."
         )

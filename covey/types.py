@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
+
+T = TypeVar("T")
 
 Message = dict[str, Any]
 """One turn of a chat: at least `role` and `content`."""
@@ -78,6 +80,12 @@ CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "s
 
 TruncatedCount = Literal["sequences", "tokens_and_sequences", "none"]
 """What masked completions count as in the denominators of the loss."""
+
+
+class Gather(Protocol):
+    """Returns every rank's value in rank order. Collective: every rank calls it equally often."""
+
+    def __call__(self, value: T, /) -> list[T]: ...
 
 
 def message_text(message: Mapping[str, object]) -> str:

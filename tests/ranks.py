@@ -7,8 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from covey.types import Gather
+
 T = TypeVar("T")
-Gather = Callable[[Any], list[Any]]
 
 
 def alone(value: Any) -> list[Any]:

@@ -36,25 +36,29 @@ def test_an_optimizer_step_holds_whole_groups_and_no_smaller_step_would(
 @given(st.integers(2, 6), small, small, st.integers(1, 3), st.integers(1, 3), st.integers(1, 90))
 def test_counts_are_those_of_a_run_walked_through(group, micro, accumulation, ranks, passes, prompts):
     plan = plan_of(group, micro, accumulation, ranks=ranks, iterations=passes, num_prompts=prompts)
-    windows, left = 0, prompts
-    while left >= plan.prompts_per_window:
-        windows, left = windows + 1, left - plan.prompts_per_window
-    if windows == 0:  # too few prompts for one round: they are repeated, none is left out
-        windows, left = 1, 0
+    rollouts, left = 0, prompts
+    while left >= plan.prompts_per_rollout:
+        rollouts, left = rollouts + 1, left - plan.prompts_per_rollout
+    if rollouts == 0:  # too few prompts for one round: they are repeated, none is left out
+        rollouts, left = 1, 0
     steps = 0
-    for _ in range(windows):
+    for _ in range(rollouts):
         for _ in range(passes):
-            steps += plan.window // plan.accumulation
-    assert (plan.windows_per_epoch, plan.steps_per_epoch, plan.dropped_prompts) == (windows, steps, left)
-    assert plan.micro_batches_per_epoch == steps * plan.accumulation
+            steps += plan.micro_batches_per_pass // plan.accumulation
+    assert (plan.rollouts_per_epoch, plan.steps_per_epoch, plan.dropped_prompts) == (rollouts, steps, left)
 
 
 @pytest.mark.filterwarnings("ignore::covey.errors.CoveyWarning")
 @given(st.integers(2, 6), small, small, st.integers(1, 4))
-def test_micro_batches_of_all_ranks_partition_a_window(group, micro, accumulation, ranks):
+def test_micro_batches_of_all_ranks_partition_a_rollout(group, micro, accumulation, ranks):
     plan = plan_of(group, micro, accumulation, ranks=ranks)
-    cut = [i for rank in range(ranks) for n in range(plan.window) for i in plan.micro_batch_rows(rank, n)]
-    assert sorted(cut) == list(range(plan.prompts_per_window * group))
+    cut = [
+        i
+        for rank in range(ranks)
+        for n in range(plan.micro_batches_per_pass)
+        for i in plan.micro_batch_rows(rank, n)
+    ]
+    assert sorted(cut) == list(range(plan.prompts_per_rollout * group))
 
 
 @pytest.mark.filterwarnings("ignore::covey.errors.CoveyWarning")
@@ -87,9 +91,12 @@ def test_an_optimizer_step_holds_the_same_completions_for_any_number_of_ranks(
 def test_the_owner_trains_on_the_first_completion_of_its_groups(group, micro, accumulation, ranks):
     plan = plan_of(group, micro, accumulation, ranks=ranks)
     rows = {
-        i: rank for rank in range(ranks) for n in range(plan.window) for i in plan.micro_batch_rows(rank, n)
+        i: rank
+        for rank in range(ranks)
+        for n in range(plan.micro_batches_per_pass)
+        for i in plan.micro_batch_rows(rank, n)
     }
-    for number in range(plan.prompts_per_window):
+    for number in range(plan.prompts_per_rollout):
         assert plan.owner(number) == rows[number * group]
         if plan.keeps_groups_whole:
             assert len({rows[number * group + i] for i in range(group)}) == 1

@@ -147,7 +147,7 @@ def attributes(modules: list[Module]) -> tuple[int, int]:
     def whole(name: str) -> set[str]:
         return own.get(name, set()).union(*(whole(b) for b in bases.get(name, []) if b != name))
 
-    return max(map(len, own.values())), max(len(whole(name)) for name in own)
+    return max(map(len, own.values()), default=0), max((len(whole(name)) for name in own), default=0)
 
 
 def references(module: Module) -> Counter[str]:

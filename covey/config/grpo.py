@@ -165,7 +165,9 @@ class GRPOConfig(TrainingArguments):
     vespo_lambda_pos: float = help_text(3.0, "λ of VESPO's weight for positive advantages.")
     vespo_k_neg: float = help_text(3.0, "k of VESPO's weight for negative advantages.")
     vespo_lambda_neg: float = help_text(2.0, "λ of VESPO's weight for negative advantages.")
-    dppo_kl_coef: float = help_text(1e-3, "Weight of (l - b)² in DPPO.")
+    dppo_kl_coef: float = help_text(
+        1e-3, "Weight of the squared difference between current and sampler log-probability in DPPO."
+    )
     covariance_share: float = help_text(2e-4, "Share of the tokens that clip_cov and kl_cov act on.")
     covariance_low: float = help_text(1.0, "clip_cov acts on covariances of at least this.")
     covariance_high: float = help_text(5.0, "clip_cov acts on covariances of at most this; inf: no limit.")

@@ -17,8 +17,8 @@ from covey.models.loading import is_absent, load_tokenizer, not_loaded, resolved
 from covey.plan import Plan
 from covey.recipes import Recipe
 from covey.sample.native.memory_budget import cache_budget
-from covey.trainer import checks
-from covey.trainer.data import is_map_style
+from covey.trainer.data import is_map_style, kept_rows
+from covey.trainer.parts import prompt_reader
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -59,8 +59,8 @@ def prompt_lengths(recipe: Recipe, loads_data: bool = True) -> PromptLengths:
             )
         return PromptLengths(args.max_prompt_length, args.max_prompt_length, 0)
     tokenizer = load_tokenizer(recipe.tokenizer(), recipe.model_config, args.trust_remote_code)
-    reader = checks.prompt_reader(args, tokenizer, None)
-    numbers = checks.kept_rows(recipe.train_dataset, reader) or []
+    reader = prompt_reader(args, tokenizer, None)
+    numbers = kept_rows(recipe.train_dataset, reader) or []
     step = max(1, len(numbers) // MOST_ROWS)
     seen = [len(reader.read(recipe.train_dataset[n], n, (n, 0)).ids) for n in numbers[::step][:MOST_ROWS]]
     return PromptLengths(sum(seen) / len(seen), max(seen), len(seen))
@@ -119,7 +119,7 @@ def demand_of(recipe: Recipe, plan: Plan, prompt_tokens: int) -> Demand:
     return Demand(
         completions=args.per_device_train_batch_size,
         group=args.num_generations,
-        sampled=plan.prompts_per_window * plan.group_size // plan.ranks,
+        sampled=plan.prompts_per_rollout * plan.group_size // plan.ranks,
         prompt_tokens=prompt_tokens,
         completion_tokens=args.max_completion_length,
         weight_bytes=4 if is_quantised else weight,  # peft makes the rest float32

@@ -65,16 +65,18 @@ def measure(recipe: Recipe, plan: Plan, rounds: int = STEPS) -> StepTime:
         train = {
             **QUIET,
             "output_dir": folder,
-            "max_steps": (rounds + 1) * plan.steps_per_window,
+            "max_steps": (rounds + 1) * plan.steps_per_rollout,
             "gradient_accumulation_steps": plan.accumulation,
-            "steps_per_generation": None if plan.window == plan.accumulation else plan.window,
+            "steps_per_generation": None
+            if plan.micro_batches_per_pass == plan.accumulation
+            else plan.micro_batches_per_pass,
         }
         # the plan and the logs of the measurement are not those of the run
         with contextlib.redirect_stdout(io.StringIO()):
             trainer = recipe.replaced(train=train, eval=None, callbacks=None, compute_metrics=None).trainer()
             trainer.train()
     logged = [entry for entry in trainer.state.log_history if "time/sample" in entry]
-    size, spent = plan.steps_per_window, {}
+    size, spent = plan.steps_per_rollout, {}
     for phase in PHASES:
         seconds = [entry[f"time/{phase}"] for entry in logged]
         spent[phase] = [fmean(seconds[first : first + size]) for first in range(0, len(seconds), size)]

@@ -23,7 +23,7 @@ KEPT_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class LogitForm:
-    """How a model makes logits from the raw output of its head.
+    """The formula from the raw output of a model's head to its logits.
 
     z = scale × (h Wᵀ + b), then cap × tanh(z / cap) where there is a cap (arXiv:2408.00118), then divided by the
     sampling temperature.

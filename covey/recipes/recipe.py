@@ -66,7 +66,7 @@ WIDER = {"resume_from_checkpoint": str | bool | None}
 """Settings that take more than TrainingArguments says: `true` is the last checkpoint, as for `Trainer.train`."""
 
 SUFFIXES = (".yaml", ".yml")
-"""How the name of a recipe ends."""
+"""Endings of a recipe's file name."""
 
 
 class Recipe:
@@ -199,19 +199,20 @@ class Recipe:
             ConfigError, DatasetError: a plan that cannot be.
         """
         from covey.models import loading
-        from covey.trainer import checks
+        from covey.trainer import parts
+        from covey.trainer.data import kept_rows
 
         args = self.config
         with self.located():
             if num_prompts is not None:
-                return checks.training_plan(args, range(num_prompts), True, ranks)
+                return parts.training_plan(args, range(num_prompts), True, ranks)
             tokenizer = None
             if args.max_prompt_length is not None and args.overlong_prompts != "truncate":
                 tokenizer = loading.load_tokenizer(
                     self.tokenizer(), self.model_config, args.trust_remote_code
                 )
-            rows = checks.kept_rows(self.train_dataset, checks.prompt_reader(args, tokenizer, None))
-            return checks.training_plan(args, rows, self.train_dataset is not None, ranks)
+            rows = kept_rows(self.train_dataset, parts.prompt_reader(args, tokenizer, None))
+            return parts.training_plan(args, rows, self.train_dataset is not None, ranks)
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """Load the tokenizer that it names; None where the model's own is used."""

@@ -47,11 +47,11 @@ class Mixture(Sequence[Reward]):
         rewards: functions, coroutine functions, callables, or `reward(...)`.
         task_column: the column that `tasks` and weights by task look at.
         name: the total's name in metrics, where the mixture is used as a plain function.
-        on_error: for rewards that do not say it themselves.
+        on_error: for rewards that have none of their own.
         max_failure_rate: stop when a reward failed on a larger share of the last `window` samples.
         min_coverage: stop when a smaller share of the last `window` samples was scored by any reward.
         window: samples over which the two are looked at.
-        unscored: what a row that no reward applies to is to `check`: an `error`, or fine (`ignore`).
+        unscored: whether a row that no reward applies to is an `error` to `check_rewards`, or fine (`ignore`).
         cache: keep scores of pure rewards between batches: True for memory, a path for a file that outlives the run.
 
     Raises:
@@ -77,7 +77,15 @@ class Mixture(Sequence[Reward]):
                 "A mixture has at least one reward: a function, or a reward model with its tokenizer."
             )
         names = unique_names([reward_name(r) for r in rewards])
-        self.rewards = [_part(r, name, on_error) for r, name in zip(rewards, names, strict=True)]
+        self.rewards: list[Reward] = []
+        for function, unique in zip(rewards, names, strict=True):
+            # One that needs no change stays the object it is.
+            part = function if isinstance(function, Reward) else Reward(function, unique)
+            if part.name != unique:
+                part = replace(part, name=unique)
+            if on_error is not None and part.options.on_error == "raise":
+                part = replace(part, options=options_of(part, on_error=on_error))
+            self.rewards.append(part)
         self.task_column = task_column
         self.__name__ = name
         self.tasks: set[str] = set()
@@ -153,7 +161,7 @@ class Mixture(Sequence[Reward]):
             weights: weights that replace those of the rewards, by name.
 
         Raises:
-            RewardError: a reward raised or broke the contract and does not say otherwise, or the share of failures or of
+            RewardError: a reward raised or broke the contract and has no other `on_error`, or the share of failures or of
                 unscored samples is too large.
         """
         table = score_batch(self.rewards, batch, self.task_column, self.cache, weights)
@@ -203,13 +211,3 @@ def as_rewards(functions: RewardFunction | list[RewardFunction] | tuple[RewardFu
             "reward_funcs is empty. Give at least one reward: a function, a model's name, or a module."
         )
     return Mixture(*listed)
-
-
-def _part(function: RewardFunction, name: str, on_error: OnError | None) -> Reward:
-    """Return a reward under its name in the mixture; one that needs no change stays the object it is."""
-    part = function if isinstance(function, Reward) else Reward(function, name)
-    if part.name != name:
-        part = replace(part, name=name)
-    if on_error is not None and part.options.on_error == "raise":
-        part = replace(part, options=options_of(part, on_error=on_error))
-    return part

@@ -1,4 +1,4 @@
-"""Group-relative advantages: what a group says about each of its completions.
+"""Group-relative advantages: each completion against the others of its group.
 
 Source: GRPO (arXiv:2402.03300, section 4.1). Pure functions of numbers and group ids, in float64, two passes.
 
@@ -32,7 +32,7 @@ CANCELLED = 1e-12
 def group_advantages(
     rewards: ArrayLike, groups: ArrayLike, scale: Scale = "group", epsilon: float = EPSILON
 ) -> Floats:
-    """Reward minus the mean of its group, over a deviation.
+    """Compute reward minus the mean of its group, over a deviation.
 
     Args:
         rewards: one per completion, NaN where nothing scored it. Shape (completions,).
@@ -61,7 +61,7 @@ def group_advantages(
 def normalize_then_sum(
     values: ArrayLike, weights: ArrayLike, groups: ArrayLike, epsilon: float = EPSILON
 ) -> Floats:
-    """Each reward normalised within its group, then the weighted sum (GDPO, arXiv:2601.05242, before the batch step).
+    """Normalise each reward within its group, then take the weighted sum (GDPO, arXiv:2601.05242, before the batch step).
 
     Args:
         values: one row per completion, one column per reward, NaN where it does not apply. Shape (completions, rewards).
@@ -84,30 +84,31 @@ def whiten(values: ArrayLike, epsilon: float = EPSILON) -> Floats:
     values = np.asarray(values, dtype=np.float64)
     if not has_spread(values):
         return np.zeros_like(values)
-    return np.nan_to_num((values - np.nanmean(values)) / (deviation(values) + epsilon))
+    centred: Floats = values - np.nanmean(values)
+    return np.nan_to_num(centred / (deviation(values) + epsilon))
 
 
 def gdpo_advantages(
     values: ArrayLike, weights: ArrayLike, groups: ArrayLike, epsilon: float = EPSILON
 ) -> Floats:
-    """GDPO in full (arXiv:2601.05242): normalise each reward in its group, sum, then whiten over the batch."""
+    """Compute GDPO in full (arXiv:2601.05242): normalise each reward in its group, sum, then whiten over the batch."""
     return whiten(normalize_then_sum(values, weights, groups, epsilon), epsilon)
 
 
 def deviation(values: Floats) -> float:
-    """Sample standard deviation (n - 1) of the values that are not NaN; 0 for fewer than two."""
+    """Return the sample standard deviation (n - 1) of the values that are not NaN; 0 for fewer than two."""
     kept = values[~np.isnan(values)]
     return float(np.std(kept, ddof=1)) if kept.size > 1 else 0.0
 
 
 def has_spread(values: Floats) -> bool:
-    """Whether the values that are not NaN differ by more than rounding noise."""
+    """Return whether the values that are not NaN differ by more than rounding noise."""
     kept = values[~np.isnan(values)]
     return bool(kept.size > 1 and np.ptp(kept) > max(NOISE * np.abs(kept).max(), CANCELLED))
 
 
 def rows_of(groups: ArrayLike) -> list[NDArray[np.intp]]:
-    """Row numbers of each group, in the order in which the groups first appear."""
+    """Return the row numbers of each group, in the order in which the groups first appear."""
     ids = np.asarray(groups)
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     return [np.flatnonzero(inverse == k) for k in np.argsort(first, kind="stable")]

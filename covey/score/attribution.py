@@ -1,4 +1,4 @@
-"""Which reward is actually training the model: its share of the absolute advantage.
+"""Each reward's share of the absolute advantage: the one that is actually training the model has the largest.
 
 An advantage is a sum over rewards, taken before the division by the spread: A_i = Σ_k w_k (R_ik - mean_k) / s, where the
 mean is over the group and a reward that does not apply adds nothing. A reward's share is its part of Σ_i Σ_k |.|. A
@@ -14,10 +14,10 @@ from covey.score.advantages import Floats, deviation, has_spread, rows_of
 
 
 def contributions(values: ArrayLike, weights: ArrayLike, totals: ArrayLike, groups: ArrayLike) -> Floats:
-    """Absolute contribution of each reward to the advantages, summed over completions.
+    """Return the absolute contribution of each reward to the advantages, summed over completions.
 
     Args:
-        values: NaN where a reward has no say. Shape (completions, rewards).
+        values: NaN where a reward has no value. Shape (completions, rewards).
         weights: one per reward, or one per completion and reward. Shape (rewards,) or (completions, rewards).
         totals: the weighted sums, NaN where nothing scored. Shape (completions,).
         groups: id of the prompt of each completion. Shape (completions,).

@@ -17,7 +17,7 @@ from covey.types import ScoredGroup
 
 
 def carries_signal(scored: ScoredGroup, weights: Mapping[str, float], per_reward: bool = False) -> bool:
-    """Whether the task rewards tell the completions of a group apart.
+    """Return whether the task rewards tell the completions of a group apart.
 
     Args:
         weights: weight of each task reward, by name; rewards without one (shaping) are not looked at.

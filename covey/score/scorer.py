@@ -6,9 +6,8 @@ all ranks: the numbers of every rank are gathered, never the completions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -19,11 +18,7 @@ from covey.score.attribution import contributions
 from covey.score.estimators import Estimator, Outcomes
 from covey.score.score_metrics import reward_metrics
 from covey.score.shaping import Shaping
-from covey.types import Group, ScoredGroup
-
-T = TypeVar("T")
-Gather = Callable[[T], list[T]]
-"""Every rank's value, in the order of the ranks."""
+from covey.types import Gather, Group, ScoredGroup
 
 
 @dataclass
@@ -34,7 +29,7 @@ class Scorer:
     weights: Mapping[str, float] | None
     """By name; None: those that the rewards bring along."""
     estimate: Estimator
-    gather: Gather[Outcomes] = lambda value: [value]
+    gather: Gather = lambda value: [value]
     rank: int = 0
     shaping: Shaping = field(default_factory=Shaping)
 

@@ -1,4 +1,4 @@
-"""What happens to the total of a completion before advantages are worked out. The total itself stays as it was scored."""
+"""Changes of totals before advantages are worked out. The totals themselves stay as they were scored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from covey.score.advantages import Floats
 
 @dataclass(frozen=True)
 class Shaping:
-    """How completions that hit the length limit are judged."""
+    """Treatment of completions that hit the length limit."""
 
     truncated_reward: float | None = None
     """Their reward, in place of the total; None: the total. A completion that nothing scored stays unscored."""
@@ -23,7 +23,7 @@ class Shaping:
 def shaped_totals(
     totals: ArrayLike, is_truncated: ArrayLike, shaping: Shaping, penalties: ArrayLike | None = None
 ) -> Floats:
-    """The rewards that advantages are worked out from.
+    """Return the rewards that advantages are worked out from. Shape (completions,).
 
     Args:
         totals: weighted sum of the scores, NaN where nothing scored the completion. Shape (completions,).

@@ -1,22 +1,102 @@
-"""Which rows a round of sampling takes, as the data loader that `transformers.Trainer` expects.
+"""Rows of the datasets → the prompts that each process samples in a rollout.
 
-One item per micro-batch, so that the Trainer's arithmetic of steps and epochs holds; only the first item of a window
-carries rows, the others are empty: nothing is loaded to be thrown away, and skipping to where a run stopped costs
-nothing. Every process draws the same rows and keeps those that it owns.
+The loader is the one that `transformers.Trainer` expects, with one item per micro-batch, so that the Trainer's arithmetic
+of steps and epochs holds. Only the first item of a rollout carries rows, the others are empty: nothing is loaded to be
+thrown away, and skipping to where a run stopped costs nothing. Every process draws the same rows and keeps its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from covey.errors import DatasetError
+from covey.errors import DatasetError, warn
+from covey.plan import Plan
+from covey.sample.prompts import PromptReader, seed_keys
+from covey.types import Prompt, ScoredGroup
 
-Numbered = tuple[int, Mapping[str, Any]]
+T = TypeVar("T")
+
+Numbered = tuple[int, Mapping[str, object]]
 """A row and its position in the dataset."""
+MOST_TASKS = 100
+"""More values than this in the task column are identities of rows, not tasks."""
+
+
+@dataclass(frozen=True)
+class ShardedPrompts:
+    """The prompts of a rollout, shared out over the processes."""
+
+    plan: Plan
+    reader: PromptReader
+    kept: Sequence[int] | None
+    """Numbers of the rows that may be drawn; None for a stream."""
+    rank: int
+    """This process."""
+
+    def rounds(self, rows: Sequence[Numbered]) -> list[tuple[Sequence[Prompt], Sequence[Numbered]]]:
+        """Return, for each round of sampling of a rollout, this process's prompts, and rows in reserve.
+
+        Raises:
+            DatasetError: a row cannot be used.
+        """
+        size = self.plan.prompts_per_rollout
+        count = self.plan.micro_batches_per_pass // self.plan.steps_per_generation
+        keys = seed_keys([number for number, _ in rows[:size]])
+        own = [
+            self.reader.read(row, number, key)
+            for position, ((number, row), key) in enumerate(zip(rows[:size], keys, strict=True))
+            if self.plan.owner(position) == self.rank
+        ]
+        return list(zip(_cut(own, count), _cut(rows[size:], count), strict=True))
+
+    def fresh(self, reserve: Sequence[Numbered]) -> list[Prompt]:
+        """Return this process's share of the rows kept for dynamic sampling."""
+        own = reserve[self.rank :: self.plan.ranks]
+        return [self.reader.read(row, number, (number, 0)) for number, row in own]
+
+    def in_order(self, of_ranks: Sequence[Sequence[ScoredGroup]]) -> list[ScoredGroup]:
+        """Return the groups of all processes in the order of the rollout."""
+        groups = [iter(part) for part in of_ranks]
+        return [next(groups[self.plan.owner(i)]) for i in range(self.plan.prompts_per_rollout)]
+
+    def micro_batch_rows(self) -> list[range]:
+        """Return, for each micro-batch of this process, the numbers of its samples among those that are held here."""
+        numbers = range(self.plan.micro_batches_per_pass)
+        if not self.plan.keeps_groups_whole:  # every process holds the samples of all
+            return [self.plan.micro_batch_rows(self.rank, number) for number in numbers]
+        size = self.plan.micro_batch
+        return [range(number * size, (number + 1) * size) for number in numbers]
+
+
+def _cut(values: Sequence[T], count: int) -> list[Sequence[T]]:
+    """Return `count` consecutive parts of the same size."""
+    size = len(values) // count
+    return [values[i * size : (i + 1) * size] for i in range(count)]
+
+
+# --- the loader -----------------------------------------------------------------------------------------------------------
+
+
+def make_loader(
+    dataset: Any, prompts: ShardedPrompts, rounds: int, seed: int | None, step: Callable[[], int]
+) -> DataLoader[Any]:
+    """Build a loader of whole rollouts, one item per micro-batch; the same on every process.
+
+    Args:
+        rounds: of dynamic sampling; for each of them, as many rows as a rollout has are held in reserve.
+        seed: of the order; None keeps the order of the dataset.
+        step: returns the optimizer steps taken so far.
+    """
+    plan, reserve = prompts.plan, prompts.plan.prompts_per_rollout * rounds
+    if prompts.kept is None:
+        return DataLoader(RolloutStream(dataset, plan, prompts.reader, reserve), batch_size=None)
+    sampler = RolloutSampler(prompts.kept, plan, seed, step, reserve)
+    return DataLoader(NumberedRows(dataset), batch_sampler=sampler, collate_fn=list)
 
 
 class NumberedRows(Dataset[Numbered]):
@@ -32,78 +112,54 @@ class NumberedRows(Dataset[Numbered]):
         return int(number), self.rows[int(number)]
 
 
-class WindowSampler(Sampler[list[int]]):
-    """Row numbers for each micro-batch of an epoch: those of a whole window, then empty lists while it lasts.
+class RolloutSampler(Sampler[list[int]]):
+    """Row numbers for each micro-batch of an epoch: those of a whole rollout, then empty lists while it lasts.
 
     Args:
         kept: numbers of the rows that may be drawn.
-        prompts_per_window: rows per window.
-        window_passes: micro-batches per window, all passes.
-        windows: windows per epoch.
         seed: of the order; None keeps the order of the dataset.
-        epoch: tells which epoch begins; each has an order of its own.
-        reserve: more rows per window, behind its own: other rows than those, in an order of the window's own.
+        step: returns the optimizer steps taken so far: each epoch has an order of its own.
+        reserve: more rows per rollout, behind its own: other rows than those, in an order of the rollout's own.
     """
 
     def __init__(
-        self,
-        kept: Sequence[int],
-        prompts_per_window: int,
-        window_passes: int,
-        windows: int,
-        seed: int | None,
-        epoch: Callable[[], int],
-        reserve: int = 0,
+        self, kept: Sequence[int], plan: Plan, seed: int | None, step: Callable[[], int], reserve: int = 0
     ) -> None:
-        self.kept, self.reserve = np.asarray(kept), reserve
-        self.prompts_per_window, self.window_passes, self.windows = prompts_per_window, window_passes, windows
-        self.seed, self.epoch = seed, epoch
+        assert plan.rollouts_per_epoch is not None
+        self.kept, self.plan, self.rollouts = np.asarray(kept), plan, plan.rollouts_per_epoch
+        self.seed, self.step, self.reserve = seed, step, reserve
 
     def __len__(self) -> int:
-        return self.windows * self.window_passes
+        return self.rollouts * self.plan.micro_batches_per_rollout
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch = self.epoch()
-        order = self._order(epoch)
-        for window in range(self.windows):
-            start = window * self.prompts_per_window
-            rows = [int(order[i % len(order)]) for i in range(start, start + self.prompts_per_window)]
-            yield rows + self._reserved(rows, epoch, window)
-            yield from ([] for _ in range(self.window_passes - 1))
-
-    def _order(self, epoch: int) -> Any:
-        return self.kept if self.seed is None else _generator(self.seed, epoch).permutation(self.kept)
-
-    def _reserved(self, taken: list[int], epoch: int, window: int) -> list[int]:
-        if not self.reserve:
-            return []
-        others = np.setdiff1d(self.kept, taken)
-        return [int(i) for i in _generator(self.seed or 0, epoch, window).permutation(others)[: self.reserve]]
+        assert self.plan.steps_per_epoch is not None
+        epoch, size = self.step() // self.plan.steps_per_epoch, self.plan.prompts_per_rollout
+        order = self.kept if self.seed is None else _generator(self.seed, epoch).permutation(self.kept)
+        for rollout in range(self.rollouts):
+            rows = [int(order[i % len(order)]) for i in range(rollout * size, (rollout + 1) * size)]
+            if self.reserve:
+                others = _generator(self.seed or 0, epoch, rollout).permutation(np.setdiff1d(self.kept, rows))
+                rows += [int(i) for i in others[: self.reserve]]
+            yield rows
+            yield from ([] for _ in range(self.plan.micro_batches_per_rollout - 1))
 
 
 def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
 
 
-class WindowStream(IterableDataset[list[Numbered]]):
+class RolloutStream(IterableDataset[list[Numbered]]):
     """The same for a dataset that can only be read from front to back; it starts over when it ends."""
 
-    def __init__(
-        self,
-        rows: Any,
-        prompts_per_window: int,
-        window_passes: int,
-        keep: Callable[[Mapping[str, Any], int], bool],
-        reserve: int = 0,
-    ) -> None:
-        self.rows, self.keep, self.reserve = rows, keep, reserve
-        self.prompts_per_window, self.window_passes = prompts_per_window, window_passes
+    def __init__(self, rows: Any, plan: Plan, reader: PromptReader, reserve: int = 0) -> None:
+        self.rows, self.plan, self.reader, self.reserve = rows, plan, reader, reserve
 
     def __iter__(self) -> Iterator[list[Numbered]]:
         rows = self._endless()
         while True:
-            yield [next(rows) for _ in range(self.prompts_per_window + self.reserve)]
-            yield from ([] for _ in range(self.window_passes - 1))
+            yield [next(rows) for _ in range(self.plan.prompts_per_rollout + self.reserve)]
+            yield from ([] for _ in range(self.plan.micro_batches_per_rollout - 1))
 
     def _endless(self) -> Iterator[Numbered]:
         number, round_ = 0, 0
@@ -113,33 +169,58 @@ class WindowStream(IterableDataset[list[Numbered]]):
                 self.rows.set_epoch(round_)
             for row in self.rows:
                 number += 1
-                if self.keep(row, number - 1):
+                if self.reader.is_kept(row, number - 1):
                     yield number - 1, row
             if number == before:
                 raise DatasetError("The training dataset is empty. Give at least one prompt.")
             round_ += 1
 
 
-def map_loader(rows: Any, sampler: WindowSampler) -> DataLoader[Any]:
-    """A loader over a map-style dataset."""
-    return DataLoader(NumberedRows(rows), batch_sampler=sampler, collate_fn=list)
+# --- what a dataset says about itself ---------------------------------------------------------------------------------------
 
 
-def stream_loader(stream: WindowStream) -> DataLoader[Any]:
-    """A loader over a stream."""
-    return DataLoader(stream, batch_size=None)
-
-
-def is_map_style(rows: Any) -> bool:
-    """Whether rows can be read by number."""
+def is_map_style(rows: object) -> bool:
+    """Return whether rows can be read by number."""
     return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
 
 
 def column_names(rows: Any) -> list[str] | None:
-    """Names of the columns; None where the dataset does not say without being read."""
+    """Return the names of the columns; None where the dataset does not say without being read."""
     names = getattr(rows, "column_names", None)
     if isinstance(names, list):
         return names
     if is_map_style(rows) and len(rows) and isinstance(rows[0], Mapping):
         return list(rows[0])
     return None
+
+
+def task_names(dataset: Any, column: str) -> list[str]:
+    """Return the tasks of a map-style dataset; none where it has no such column, or more values than tasks can be."""
+    if dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
+        return []
+    values = dataset[column] if hasattr(dataset, "column_names") else [row.get(column) for row in dataset]
+    names = sorted({str(value) for value in values if value is not None})
+    return names if len(names) <= MOST_TASKS else []
+
+
+def kept_rows(dataset: Any, reader: PromptReader) -> list[int] | None:
+    """Return the numbers of the rows that may be drawn; None for a stream.
+
+    Raises:
+        DatasetError: all of them are dropped, or one is too long and may not be.
+    """
+    if dataset is None or not is_map_style(dataset):
+        return None
+    total = len(dataset)
+    if reader.max_length is None or reader.overlong == "truncate":
+        return list(range(total))
+    kept = [number for number in range(total) if reader.is_kept(dataset[number], number)]
+    reason = f"of {total} rows of the training dataset have a prompt of more than max_prompt_length={reader.max_length} tokens"
+    if total and not kept:
+        raise DatasetError(
+            f"All {reason[3:]}, and overlong_prompts='drop' leaves them out: none are left. Raise the limit, shorten the "
+            "prompts, or set overlong_prompts to 'truncate'."
+        )
+    if len(kept) < total:
+        warn(f"{total - len(kept)} {reason}, and overlong_prompts='drop' leaves them out.")
+    return kept

@@ -1,10 +1,33 @@
-"""The end of a run of several processes."""
+"""What the processes of one run tell each other, and how they part."""
 
 from __future__ import annotations
 
 import gc
+from typing import TypeVar
 
 import torch.distributed
+from accelerate import PartialState
+from accelerate.utils import gather_object
+
+T = TypeVar("T")
+
+
+def gather(value: T) -> list[T]:
+    """Return every process's value in rank order. Collective: every process calls it equally often."""
+    return list(gather_object([value])) if PartialState().num_processes > 1 else [value]
+
+
+def gather_on_main(value: T) -> list[T]:
+    """Return every process's value in rank order on process 0, and nothing on the others. Collective.
+
+    The others send their own value and receive none: what is only recorded need not travel to all.
+    """
+    state = PartialState()
+    if state.num_processes == 1:
+        return [value]
+    values: list[T] | None = [value] * state.num_processes if state.is_main_process else None
+    torch.distributed.gather_object(value, values)
+    return values or []
 
 
 def end_processes() -> None:

@@ -7,47 +7,64 @@ limit is reached stays, with advantages of 0, and counts in the denominators as 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from covey.metrics import Mean, Metric
-from covey.types import Prompt, ScoredGroup
+from covey.types import Gather, Prompt, ScoredGroup
 
 
-def refilled(
-    scored: Sequence[ScoredGroup],
-    has_signal: Callable[[ScoredGroup], bool],
-    reserve: Sequence[Prompt],
-    limit: int,
-    attempt: Callable[[Sequence[Prompt]], list[ScoredGroup]],
-    gather: Callable[[Any], list[Any]],
-) -> tuple[list[ScoredGroup], dict[str, Metric]]:
-    """The groups of this process, those without a signal replaced as far as fresh prompts gave some.
+class DynamicSampling:
+    """The groups of one round of sampling, those without a signal replaced as far as fresh prompts give some.
 
     Args:
-        scored: in the order in which they are trained on.
         has_signal: whether a group teaches something.
         reserve: fresh prompts, taken from the front.
-        limit: rounds at most.
-        attempt: samples prompts and runs the rewards; every process calls it in every round, maybe with none.
+        limit: rounds of replacement at most; 0 keeps every group.
         gather: every process's value: rounds go on while any process misses a group.
-
-    Returns:
-        As many groups as were given, and metrics.
     """
-    groups, rounds, used = list(scored), 0, 0
-    signals = [has_signal(g) for g in groups]
-    before = sum(signals)
-    while rounds < limit:
-        missing = [i for i, signal in enumerate(signals) if not signal]
-        if not any(gather(len(missing))):
-            break
-        prompts = reserve[used : used + len(missing)]
-        rounds, used = rounds + 1, used + len(prompts)
-        useful = [g for g in attempt(prompts) if has_signal(g)]
-        for position, group in zip(missing, useful, strict=False):
-            groups[position], signals[position] = group, True
-    return groups, {
-        "dynamic_sampling/signal_share": Mean(before, len(groups)),
-        "dynamic_sampling/replaced_share": Mean(sum(signals) - before, len(groups)),
-        "dynamic_sampling/rounds": Mean(rounds),
-    }
+
+    def __init__(
+        self,
+        has_signal: Callable[[ScoredGroup], bool],
+        reserve: Sequence[Prompt],
+        limit: int,
+        gather: Gather,
+    ) -> None:
+        self.has_signal, self.reserve, self.limit, self.gather = has_signal, reserve, limit, gather
+        self.groups: list[ScoredGroup] = []
+        """In the order in which they are trained on."""
+        self.signals: list[bool] = []
+        self.first_signals = self.rounds = self.used = 0
+
+    def add(self, scored: Sequence[ScoredGroup]) -> Sequence[Prompt] | None:
+        """Take in scored groups, and return the prompts to sample next, maybe none; None where it is over. Collective."""
+        if not self.limit:
+            self.groups = list(scored)
+            return None
+        if not self.signals:
+            self.groups, self.signals = list(scored), [self.has_signal(group) for group in scored]
+            self.first_signals = sum(self.signals)
+        else:
+            useful = [group for group in scored if self.has_signal(group)]
+            for position, group in zip(self._missing, useful, strict=False):
+                self.groups[position], self.signals[position] = group, True
+        missing = len(self._missing)
+        if self.rounds == self.limit or not any(self.gather(missing)):
+            return None
+        prompts = self.reserve[self.used : self.used + missing]
+        self.rounds, self.used = self.rounds + 1, self.used + len(prompts)
+        return prompts
+
+    @property
+    def _missing(self) -> list[int]:
+        return [position for position, signal in enumerate(self.signals) if not signal]
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return the shares of groups that had a signal and that were replaced; nothing where every group is kept."""
+        if not self.limit:
+            return {}
+        count, replaced = len(self.groups), sum(self.signals) - self.first_signals
+        return {
+            "dynamic_sampling/signal_share": Mean(self.first_signals, count),
+            "dynamic_sampling/replaced_share": Mean(replaced, count),
+            "dynamic_sampling/rounds": Mean(self.rounds),
+        }

@@ -8,47 +8,52 @@ The Trainer owns the loop, so callbacks, schedulers, optimizers, loggers and che
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import TrainOutput
 
 from covey.config import GRPOConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
-from covey.metrics import Largest, Mean, Total, merge
+from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.models.inspect import context_length
 from covey.plan import warn_if_cycled
-from covey.rewards.mixture import Mixture
 from covey.sample.engine import Engine, in_order
 from covey.score.score_metrics import completion_metrics, no_task_metrics, task_metrics, token_metrics
-from covey.trainer import checks as setup
-from covey.trainer import parts as construction
-from covey.trainer.allotment import Allotment, window_loader
-from covey.trainer.checkpoint.state import RunState, check_reward_states
-from covey.trainer.checkpoint.timing import is_over
-from covey.trainer.data import Numbered
-from covey.trainer.dynamic_sampling import refilled
+from covey.trainer import checks, parts
+from covey.trainer.checkpoint.saving import CheckpointedTrainer
+from covey.trainer.checkpoint.state import RunState, checked_reward_states
+from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
+from covey.trainer.data import Numbered, ShardedPrompts, kept_rows, make_loader, task_names
+from covey.trainer.distributed import gather, gather_on_main
+from covey.trainer.dynamic_sampling import DynamicSampling
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
-from covey.trainer.nonfinite import Guard
-from covey.trainer.recorded import RecordedTrainer
+from covey.trainer.nonfinite import NonfiniteGuard
+from covey.trainer.run_log import RunLog
+from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update.micro_batch import MicroBatch
-from covey.update.oom_retry import OomRetry, TokenBudget
-from covey.update.reference import Reference
 from covey.update.rollout_buffer import RolloutBuffer
 from covey.update.samples import Sample, samples_of
 from covey.update.terms import Loss
+
+T = TypeVar("T")
 
 TRAINING, EVALUATION = 0, 1
 """First part of the step that random numbers depend on: evaluation has numbers of its own."""
 
 
-class GRPOTrainer(RecordedTrainer):
+class GRPOTrainer(CheckpointedTrainer):
     """Trains a causal language model with GRPO on any mixture of rewards.
 
     Args:
@@ -71,9 +76,10 @@ class GRPOTrainer(RecordedTrainer):
         loss: a loss of your own, in place of the one that `args.loss_type` names: a function of
             `covey.update.terms.LossTerms` that returns one loss per token. `args.loss_type` says how they are summed.
 
-    Overridden hooks of `transformers.Trainer`: `get_train_dataloader` (rows of a window), `get_batch_samples`,
+    Overridden hooks of `transformers.Trainer`: `get_train_dataloader` (rows of a rollout), `get_batch_samples`,
     `compute_loss`, `training_step` (repeats what ran out of memory), `_get_grad_norm` (drops a step that is not finite),
-    `evaluate` (samples and scores; no loss), and those of `covey.trainer.recorded`, which record, save and resume.
+    `evaluate` (samples and scores; no loss), `train` and `log` (the run's record), `floating_point_ops`, and those of
+    `covey.trainer.checkpoint.saving`.
 
     Raises:
         ConfigError, DatasetError, LoadingError, RewardError: before anything is sampled.
@@ -103,25 +109,29 @@ class GRPOTrainer(RecordedTrainer):
         compute_metrics: Callable[[Evaluation], Mapping[str, float]] | None = None,
         loss: Loss | None = None,
     ) -> None:
-        given = construction.Given(
+        source = parts.ModelSource(
             model, processing_class, peft_config, model_init_kwargs, quantization_config
         )
-        name = given.name
-        args = args or given.default_settings()
+        args = args or source.default_settings()
         if loss is not None:
-            setup.check_own_loss(args, loss)
-        rewards, weights = construction.load_rewards(
+            checks.check_own_loss(args, loss)
+        rewards, weights = parts.load_rewards(
             args, reward_funcs, reward_processing_classes, train_dataset, eval_dataset
         )
-        setup.check_prompts(train_dataset, eval_dataset)
-        tokenizer, policy, ending = construction.load_policy(args, given)
-        self._make_plan(args, tokenizer, policy, ending, train_dataset)
+        checks.check_prompts(train_dataset, eval_dataset)
+        tokenizer, policy, ending = parts.load_policy(args, source)
+        self.sampling = parts.make_sampling(args, ending, tokenizer.pad_token_id)
+        self.eval_sampling = parts.make_eval_sampling(args, self.sampling)
+        reader = parts.prompt_reader(args, tokenizer, context_length(policy))
+        kept = kept_rows(train_dataset, reader)
+        self.plan = parts.training_plan(args, kept, train_dataset is not None)
+        self.prompts = ShardedPrompts(self.plan, reader, kept, args.process_index)
         warn_if_cycled(self.plan)
         args.gradient_accumulation_steps = self.plan.accumulation
         super().__init__(
             model=policy,
             args=args,
-            data_collator=list,  # type: ignore[arg-type]  # rows stay rows
+            data_collator=list,  # rows stay rows
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=tokenizer,
@@ -131,137 +141,126 @@ class GRPOTrainer(RecordedTrainer):
         # Some releases know no `loss_is_scaled_for_ga`; there this stops the division by the accumulation.
         self.model_accepts_loss_kwargs = True
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
-        setup.let_gradients_through(policy)
-        setup.keep_outputs(self.accelerator)
-        self.engine: Engine = construction.make_engine(args, tokenizer, ending, self.accelerator.autocast)
-        self._make_scorer(rewards, weights)
-        self.keep_books(
-            lambda: construction.make_recording(args, self.plan, weights, self.model, name, train_dataset)
+        parts.prepare_gradients(policy, self.accelerator)
+        self.run_log: RunLog = parts.make_run_log(
+            args, self.plan, weights, policy, source.name, train_dataset
         )
-        self.books.note({**no_task_metrics(self.tasks), "num_tokens": Total(0)})
-        self._make_update(policy, loss)
+        self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
+        self.resume_command: str | None = None
+        """The command that goes on with the run, where the program knows one."""
 
-    def _make_plan(
-        self, args: GRPOConfig, tokenizer: Any, policy: nn.Module, ending: Sequence[int], dataset: Any
-    ) -> None:
-        """How prompts are read and sampled, and how many there are."""
-        self.sampling = construction.make_sampling(args, ending, tokenizer.pad_token_id)
-        self.eval_sampling = construction.make_eval_sampling(args, self.sampling)
-        self.reader = setup.prompt_reader(args, tokenizer, context_length(policy))
-        self.kept_rows = setup.kept_rows(dataset, self.reader)
-        self.plan = setup.training_plan(args, self.kept_rows, dataset is not None)
-        self.allotment = Allotment(self.plan, self.reader, args.process_index, args.world_size)
-
-    def _make_scorer(self, rewards: Mixture, weights: Mapping[str, float]) -> None:
-        self.tasks = setup.task_names(self.train_dataset, self.args.task_column)
-        rewards.tasks |= set(self.tasks)
-        self.has_signal = construction.signal_test(self.args, weights)
-        self.rewards = rewards
-        self.scorer = construction.make_scorer(self.args, rewards, weights, self._exchange)
-
-    def _make_update(self, policy: nn.Module, loss: Loss | None) -> None:
-        args = self.args
-        setup.check_can_cut(args, self.accelerator.distributed_type)
-        self.num_weights = sum(p.numel() for p in policy.parameters())
+        tasks = task_names(train_dataset, args.task_column)
+        rewards.tasks |= set(tasks)
+        self.run_log.note({**no_task_metrics(tasks), "num_tokens": Total(0)})
+        self.engine: Engine = parts.make_engine(args, tokenizer, ending, self.accelerator.autocast)
+        self.scorer = parts.make_scorer(args, rewards, weights)
+        self.has_signal = parts.signal_test(args, weights)
         self.rollout = RolloutBuffer()
-        self.guard = Guard(args.max_nonfinite_steps, self._output_dir, self.processing_class.decode)
-        self.reference = Reference(self.model) if args.beta else None
-        self.updater = construction.make_updater(
-            args,
-            policy,
-            loss,
-            reference=self.reference,
-            oom_retry=OomRetry(
-                TokenBudget(args.max_tokens_per_forward),
-                lambda: self._present_step,
-                self._note_oom_retry,
-                args.process_index,
-                args.world_size,
-            ),
-            accelerator=self.accelerator,
-            note=self.books.note,
-            gather=self._exchange,
+        self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
+        self.updater = parts.make_updater(
+            args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
         )
+        self.num_weights = sum(p.numel() for p in policy.parameters())
+        if self.run_log.settings["display"] == "live":
+            self.remove_callback(ProgressCallback)
+            self.remove_callback(PrinterCallback)
+        for callback in (self.stop, EndOfEpoch(), _RunCallback(self)):
+            self.add_callback(callback)
 
     # --- 1 sample, 2 score ------------------------------------------------------------------------------------------
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+        self, epoch_iterator: Iterator[list[Numbered]], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, MicroBatch]], Tensor | None]:
-        """The micro-batches of the next optimizer step; samples and scores where the last round is used up."""
+        """Return the micro-batches of the next optimizer step; sample and score where the last rollout is used up."""
         if is_over(self.state):
             return [], None
-        self.draw_as_before()
+        self.restore_rng_state()
         rows = [row for _ in range(num_batches) for row in next(epoch_iterator, ())]
         if self.rollout.is_spent:
             if not rows:
                 return [], None
-            scored = self._sample_and_score(rows)
-            self.rollout.fill(self._micro_batches(scored, device), self.args.num_iterations)
+            samples = samples_of(self._sample_and_score(rows), self.args.mask_truncated_completions)
+            cut, accumulation = self.prompts.micro_batch_rows(), self.plan.accumulation
+            batches = self.updater.build_micro_batches(samples, cut, accumulation)
+            with self.run_log.timed("update"):
+                batches = [batch.to(device) for batch in batches]
+                self.updater.prepare(self.model, batches, accumulation)
+            self.rollout.fill(batches, self.args.num_iterations)
         batches = self.rollout.next(num_batches)
         self.updater.begin_step(batches)
-        self.books.begin_step()
+        self.run_log.begin_step()
         tokens = sum(int(b.mask.sum()) for b in batches)
         return [{"batch": b} for b in batches], torch.tensor(tokens, device=device)
 
     def _sample_and_score(self, rows: Sequence[Numbered]) -> list[ScoredGroup]:
-        """A window's scored groups: this process's own, or all of them where groups straddle processes."""
-        rounds = self.read_or_save(lambda: self.allotment.rounds(rows))
-        scored = [s for prompts, reserve in rounds for s in self._score(prompts, reserve)]
-        everything = self.allotment.in_order(self._exchange(scored))
-        if self.books.recording is not None:
-            self.books.recording.groups(self._present_step, everything)
+        """Return a rollout's scored groups: this process's own, or those of all where groups straddle processes."""
+        scored: list[ScoredGroup] = []
+        for own, reserve in self._read_or_save(lambda: self.prompts.rounds(rows)):
+            rounds = self.args.dynamic_sampling_rounds if self.args.dynamic_sampling else 0
+            fresh = self.prompts.fresh(reserve) if rounds else []
+            kept = DynamicSampling(self.has_signal, fresh, rounds, gather)
+            prompts: Sequence[Prompt] | None = own
+            while prompts is not None:
+                groups = self._sample(prompts)
+                penalties = self._kl_penalties(groups) if self.args.kl_in_reward else None
+                with self.run_log.timed("score"):
+                    attempt, metrics = self.scorer.run_rewards(groups, self.state, penalties)
+                tasks = task_metrics(attempt, self.args.task_column)
+                self.run_log.note(merge(metrics, completion_metrics(groups), tasks, token_metrics(groups)))
+                prompts = kept.add(attempt)
+            self.run_log.note(kept.metrics())
+            with self.run_log.timed("score"):
+                with_advantages, metrics = self.scorer.add_advantages(kept.groups)
+            self.run_log.note(metrics)
+            scored += with_advantages
+        if self.plan.keeps_groups_whole:  # only the record needs the completions of other processes
+            of_ranks = gather_on_main(scored)
+        else:
+            of_ranks = gather(scored)
+        everything = self.prompts.in_order(of_ranks) if of_ranks else []
+        if self.is_world_process_zero():
+            self.run_log.record_groups(self._present_step, everything)
         return scored if self.plan.keeps_groups_whole else everything
 
-    def _score(self, prompts: Sequence[Prompt], reserve: Sequence[Numbered]) -> list[ScoredGroup]:
-        """Scored groups of these prompts, or of fresh ones where dynamic sampling replaced them."""
-        scored = self._attempt(prompts)
-        if self.args.dynamic_sampling:
-            fresh, limit = self.allotment.fresh(reserve), self.args.dynamic_sampling_rounds
-            scored, metrics = refilled(scored, self.has_signal, fresh, limit, self._attempt, self._exchange)
-            self.books.note(metrics)
-        with self.books.timed("score"):
-            scored, metrics = self.scorer.add_advantages(scored)
-        self.books.note(metrics)
-        return scored
-
-    def _attempt(self, prompts: Sequence[Prompt]) -> list[ScoredGroup]:
-        """Sample groups and ask the rewards."""
-        groups = self._sample(prompts)
-        with self.books.timed("score"):
-            scored, metrics = self.scorer.run_rewards(groups, self.state, self._kl_penalties(groups))
-        tasks = task_metrics(scored, self.args.task_column)
-        self.books.note(merge(metrics, completion_metrics(groups), tasks, token_metrics(groups)))
-        return scored
-
     def _sample(self, prompts: Sequence[Prompt]) -> list[Group]:
-        window = self.state.global_step * self.plan.accumulation // self.plan.window_passes
-        settings = replace(self.sampling, step=(TRAINING, window))
-        with self.books.timed("sample"):
+        rollout = self.state.global_step * self.plan.accumulation // self.plan.micro_batches_per_rollout
+        settings = replace(self.sampling, step=(TRAINING, rollout))
+        with self.run_log.timed("sample"):
             self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
             groups = in_order(prompts, self.engine.generate(prompts, self.plan.group_size, settings))
             self.engine.sleep()
             return groups
 
-    def _kl_penalties(self, groups: Sequence[Group]) -> list[float] | None:
-        """What the divergence to the reference takes off the reward of each completion; None where it is in the loss."""
-        if not self.args.kl_in_reward:
-            return None
+    def _kl_penalties(self, groups: Sequence[Group]) -> list[float]:
+        """Return what the divergence to the reference takes off the reward of each completion."""
         samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
         size = self.args.per_device_train_batch_size
         return self.updater.kl_penalties(self.model, samples, size, self.args.device)
 
-    # --- 3 update -----------------------------------------------------------------------------------------------------
+    def _read_or_save(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns; where a row cannot be used in any process, save the steps so far and raise.
 
-    def _micro_batches(self, scored: list[ScoredGroup], device: torch.device) -> list[MicroBatch]:
-        """This process's micro-batches of a rollout, with the log-probabilities that the objective compares with."""
-        samples = samples_of(scored, self.args.mask_truncated_completions)
-        cut = [self.allotment.micro_batch_rows(number) for number in range(self.plan.window)]
-        batches = self.updater.build_micro_batches(samples, cut, self.plan.accumulation)
-        with self.books.timed("update"):
-            batches = [b.to(device) for b in batches]
-            self.updater.prepare(self.model, batches, self.plan.accumulation)
-        return batches
+        Called between two optimizer steps, before anything is sampled. Collective.
+
+        Raises:
+            DatasetError: in all processes.
+        """
+        try:
+            rows, fault = read(), None
+        except DatasetError as error:
+            rows, fault = None, str(error)
+        fault = next((f for f in gather(fault) if f is not None), None)
+        if fault is None:
+            return cast(T, rows)
+        is_saved = self.stop.saved_at == self.state.global_step and self.save_fault is None
+        if self.state.global_step and not is_saved:
+            self._save_checkpoint(self.model_wrapped, None)
+        saved = self.last_checkpoint()
+        ways = f" The run is saved in {saved}: mend the row, and go on from there." if saved else ""
+        raise DatasetError(f"{fault}{ways}")
+
+    # --- 3 update -----------------------------------------------------------------------------------------------------
 
     def compute_loss(  # type: ignore[override]  # a micro-batch instead of a dictionary of tensors
         self,
@@ -270,33 +269,33 @@ class GRPOTrainer(RecordedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """The share of one micro-batch, or of a part of one, in the loss of its optimizer step."""
+        """Return the share of one micro-batch, or of a part of one, in the loss of its optimizer step."""
         # Gradients are averaged over processes; the weights already hold the totals over all of them.
         return self.updater.loss(model, inputs["batch"]) * self.args.world_size
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Forward and backward of a micro-batch; where memory runs out, once more from the start of the optimizer step."""
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Compute the gradient of a micro-batch; where memory runs out, once more from the start of the optimizer step."""
         step = super().training_step
-        with self.books.timed("update"):
-            loss = self.updater.train(model, lambda part: step(model, {"batch": part}, *args, **kwargs))
+        with self.run_log.timed("update"):
+            loss = self.updater.train(model, lambda part: step(model, {"batch": part}, num_items_in_batch))
         self.updater.note_update(inputs["batch"])
         return loss
 
-    def _note_oom_retry(self, event: str) -> None:
-        self.books.event("warning", event, self._present_step)
-        self.books.note({"update/out_of_memory": Total(1)})
-
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """A step whose gradient is not finite is not applied; see `covey.trainer.nonfinite`."""
+    def _get_grad_norm(
+        self, model: nn.Module, grad_norm: float | Tensor | None = None
+    ) -> float | Tensor | None:
+        """Return the gradient's norm; a step whose gradient is not finite is not applied (`covey.trainer.nonfinite`)."""
         norm = super()._get_grad_norm(model, grad_norm)
         # float16 training meets infinite gradients while it looks for a scale, and skips such steps itself.
-        is_good = self.guard.passes(norm) or self.accelerator.scaler is not None
-        self.books.note({"update/nonfinite_steps": Total(0 if is_good else 1 / self.args.world_size)})
+        is_good = self.nonfinite.passes(norm) or self.accelerator.scaler is not None
+        self.run_log.note({"update/nonfinite_steps": Total(0 if is_good else 1 / self.args.world_size)})
         if not is_good:
-            event = self.guard.drop(model, self._present_step, self.updater.batches)
-            self.books.event("warning", event, self._present_step)
+            event = self.nonfinite.drop(model, self._present_step, self.updater.batches)
+            self.run_log.event("warning", event, self._present_step)
             norm = 0.0
-        self.books.step.add(
+        self.run_log.step.add(
             {"grad_norm": Mean(float(norm)), "learning_rate": Mean(self._get_learning_rate())}
         )
         return norm
@@ -326,23 +325,9 @@ class GRPOTrainer(RecordedTrainer):
 
     def _evaluate_one(self, dataset: Any, prefix: str) -> dict[str, float]:
         start = time.perf_counter()
-        metrics, groups = self._evaluated(dataset)
-        seconds = time.perf_counter() - start
-        count = sum(len(s.totals) for s in groups)
-        metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
-        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
-        if self.books.recording is not None:
-            name = prefix.removeprefix("eval").removeprefix("_") or "eval"
-            self.books.recording.session.evaluation(name, self.state.global_step, metrics, groups)
-        self.log(named)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
-        return named
-
-    def _evaluated(self, dataset: Any) -> tuple[dict[str, float], list[ScoredGroup]]:
-        """Metrics and groups over all processes; each process takes every n-th row."""
-        prompts = own_prompts(dataset, self.reader, self.args.process_index, self.args.world_size)
+        prompts = own_prompts(dataset, self.prompts.reader, self.args.process_index, self.args.world_size)
         self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
-        own, metrics = sample_and_score(
+        own, sums = sample_and_score(
             self.engine,
             self.scorer,
             prompts,
@@ -352,49 +337,138 @@ class GRPOTrainer(RecordedTrainer):
             self.state,
         )
         self.engine.sleep()
-        return joined(self._exchange((metrics, own)), self.args.task_column, cast(Any, self.compute_metrics))
+        # `compute_metrics` and callbacks on every process look at the whole evaluation.
+        metrics, groups = joined(gather((sums, own)), self.args.task_column, cast(Any, self.compute_metrics))
+        seconds = time.perf_counter() - start
+        count = sum(len(s.totals) for s in groups)
+        metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
+        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
+        name = prefix.removeprefix("eval").removeprefix("_") or "eval"
+        self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
+        self.log(named)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
+        return named
 
-    # --- the Trainer's other hooks ------------------------------------------------------------------------------------
+    # --- a run, from its first step to its end ------------------------------------------------------------------------
 
-    def get_train_dataloader(self) -> Any:
-        """Rows of whole windows, one item per micro-batch; the same on every process."""
-        rounds = self.args.dynamic_sampling_rounds if self.args.dynamic_sampling else 0
-        return window_loader(
-            self.train_dataset,
-            self.kept_rows,
-            self.plan,
-            self.reader,
-            self.plan.prompts_per_window * rounds,
-            self.args.seed if self.args.shuffle_dataset else None,
-            lambda: self.state.global_step,
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        """Train; see `transformers.Trainer.train`.
+
+        Ctrl-C and SIGTERM end the step, save a checkpoint and exit; see `covey.trainer.stop_signals`.
+
+        Args:
+            resume_from_checkpoint: True or 'last': go on from the last whole checkpoint in output_dir. 'auto': the same, or
+                start where there is none. A folder: that one. Default: `args.resume_from_checkpoint`.
+
+        Raises:
+            CheckpointError: the checkpoint that was asked for is damaged, or none is whole.
+            RunStopped: a signal stopped the run; it ends the program unless it is caught.
+        """
+        if self.train_dataset is None:
+            raise DatasetError("There is nothing to train on. Pass train_dataset.")
+        asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
+        checkpoint = self.choose_checkpoint(asked)
+        checked_reward_states(self.scorer.rewards)
+        self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
+        self.updater.bonus.restart()
+        try:
+            with self.stop.signals.listening():
+                result = super().train(checkpoint, *args, **kwargs)
+        except KeyboardInterrupt:
+            self.run_log.close("interrupted", "Stopped from the keyboard.")
+            raise
+        except BaseException as error:
+            self.run_log.close("failed", str(error), traceback=traceback.format_exc())
+            raise
+        signal = self.stop.stopped_by or self.stop.signals.received
+        if signal:
+            self._leave(signal)
+        self.run_log.close("finished")
+        return result._replace(training_loss=result.metrics["train_loss"])
+
+    def _leave(self, signal: int) -> NoReturn:
+        """Close the run that a signal stopped, and raise `RunStopped`."""
+        saved = self.last_checkpoint()
+        message = stop_message(
+            signal,
+            self.state.global_step,
+            self.state.max_steps,
+            None if saved is None else str(saved),
+            self.save_fault,
+            self.resume_command,
         )
+        self.run_log.close("finished" if is_over(self.state) else "interrupted", message)
+        if self.is_world_process_zero():
+            print(f"\n{message}", file=sys.stderr, flush=True)
+        self.stop.signals.call_previous_handler()
+        raise RunStopped(signal, message)
 
-    def end_of_step(self) -> None:
-        """Called once per optimizer step, when it is done and counted."""
-        self.books.note({"memory/peak_mb": Largest.of([peak_memory_mb(self.args.device)])})
+    def end_step(self) -> None:
+        """Record an optimizer step and move the reference. Called once per step, when it is done and counted."""
+        self.run_log.note({"memory/peak_mb": Largest.of([peak_memory_mb(self.args.device)])})
         step = self.state.global_step
         if self.args.sync_ref_model and step % self.args.ref_model_sync_steps == 0:
-            assert self.reference is not None, "checked by GRPOConfig"
-            self.reference.move_towards(self.model, self.args.ref_model_mixup_alpha)
-        metrics = self.books.numbers_of_step()
+            assert self.updater.reference is not None, "checked by GRPOConfig"
+            self.updater.reference.move_towards(self.model, self.args.ref_model_mixup_alpha)
+        metrics = self.run_log.reduce_step()
         self.state.num_input_tokens_seen += int(metrics["num_tokens"])
         metrics["num_tokens"] = self.state.num_input_tokens_seen
-        if self.books.recording is not None:
-            self.books.recording.step(step, metrics)
+        self.run_log.record_step(step, metrics)
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """6 per weight and token (arXiv:2001.08361, section 2.1)."""
-        return 6 * inputs["batch"].num_tokens * self.num_weights
-
-    def restart(self) -> None:
-        """Called before a run begins or goes on."""
-        check_reward_states(self.rewards)
-        self.rollout = RolloutBuffer()
-        self.updater.bonus.restart()
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the metrics that came in since the last training log."""
+        if "loss" in logs:
+            tokens = self.state.num_input_tokens_seen
+            logs = {**logs, **self.run_log.reduce_log(), "num_tokens": tokens}
+        if "train_loss" in logs:  # the Trainer's own is that of the steps since the last start
+            logs |= self.run_log.reduce_run()
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self.run_log.show_completions(self.callback_handler.callbacks)
 
     def run_state(self) -> RunState:
-        moved = self.reference if self.args.sync_ref_model else None
-        return RunState(self.rollout, self.books.ledgers, self.updater.bonus, self.guard, self.rewards, moved)
+        """Return what changes while a run goes on, beside model, optimizer and scheduler."""
+        position = self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout
+        return RunState(
+            rollout=self.rollout,
+            position=position,
+            ledgers={"log": self.run_log.log, "step": self.run_log.step, "run": self.run_log.run},
+            bonus=self.updater.bonus,
+            nonfinite=self.nonfinite,
+            rewards=self.scorer.rewards,
+            reference=self.updater.reference if self.args.sync_ref_model else None,
+        )
 
-    def position_in_window(self) -> int:
-        return self.state.global_step * self.plan.accumulation % self.plan.window_passes
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Build the loader of whole rollouts, one item per micro-batch; the same on every process."""
+        rounds = self.args.dynamic_sampling_rounds if self.args.dynamic_sampling else 0
+        seed = self.args.seed if self.args.shuffle_dataset else None
+        return make_loader(self.train_dataset, self.prompts, rounds, seed, lambda: self.state.global_step)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Return 6 per weight and token (arXiv:2001.08361, section 2.1)."""
+        return 6 * inputs["batch"].num_tokens * self.num_weights
+
+    @property
+    def _present_step(self) -> int:
+        """The optimizer step that is being taken, from 1 on."""
+        return self.state.global_step + 1
+
+
+class _RunCallback(TrainerCallback):
+    """Tells the trainer when a run begins and when a step is over, in the Trainer's own order of events."""
+
+    def __init__(self, trainer: GRPOTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        self.trainer.begin_run()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        self.trainer.end_step()

@@ -1,4 +1,4 @@
-"""What happens when loss or gradients are not finite: the step is not applied, its completion is named, the run stops in time."""
+"""A step whose gradients are not finite: it is not applied, its completion is named, and too many in a row stop the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from covey.errors import DivergedError, warn
 from covey.update.micro_batch import MicroBatch
 
 
-class Guard:
+class NonfiniteGuard:
     """Counts optimizer steps in a row whose gradients were not finite.
 
     Args:
@@ -22,19 +22,19 @@ class Guard:
         decode: token ids → text.
     """
 
-    def __init__(self, limit: int, output_dir: str, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, limit: int, output_dir: str, decode: Callable[[list[int]], str | list[str]]) -> None:
         self.limit, self.output_dir, self.decode = limit, output_dir, decode
         self.in_a_row = 0
 
     def passes(self, norm: float | torch.Tensor) -> bool:
-        """Whether the gradient's norm is finite; a finite one ends the count."""
+        """Return whether the gradient's norm is finite; a finite one ends the count."""
         is_finite = bool(torch.isfinite(torch.as_tensor(norm)))
         if is_finite:
             self.in_a_row = 0
         return is_finite
 
     def drop(self, model: nn.Module, step: int, batches: Sequence[MicroBatch]) -> str:
-        """Take the gradients away, so that the optimizer leaves the weights alone; gives what is to be reported.
+        """Drop the gradients, so that the optimizer leaves the weights alone, and return the event to record.
 
         Raises:
             DivergedError: it was one too many in a row.
@@ -48,18 +48,16 @@ class Guard:
         )
         warn(event)
         if self.in_a_row >= self.limit:
+            last = get_last_checkpoint(self.output_dir) if Path(self.output_dir).is_dir() else None
             raise DivergedError(
                 f"{event} The run stops at max_nonfinite_steps={self.limit}. The weights are those of the last good step; "
-                f"the last checkpoint is {self._last_checkpoint()}. Lower the learning rate, or look at this completion."
+                f"the last checkpoint is {last or 'none: nothing was saved yet'}. Lower the learning rate, or look at this completion."
             )
         return event
 
-    def _last_checkpoint(self) -> str:
-        last = get_last_checkpoint(self.output_dir) if Path(self.output_dir).is_dir() else None
-        return last or "none: nothing was saved yet"
-
     def _suspect(self, batches: Sequence[MicroBatch]) -> str:
-        """The first completion of the step whose log-probabilities are not finite, or the first of all."""
+        """Return a sentence on the first completion with log-probabilities that are not finite, or on the first of all."""
+        sentence, found, row = "Its first completion is", batches[0], 0
         for batch in batches:
             bad = (
                 batch.row[~torch.isfinite(batch.old_logprobs)]
@@ -67,9 +65,7 @@ class Guard:
                 else batch.row[:0]
             )
             if len(bad):
-                return f"Log-probabilities are not finite for {self._shown(batch, int(bad[0]))}"
-        return f"Its first completion is {self._shown(batches[0], 0)}"
-
-    def _shown(self, batch: MicroBatch, row: int) -> str:
-        prompt, completion = self.decode(batch.prompts[row]), self.decode(batch.completions[row])
-        return f"completion {completion[:300]!r} of prompt {prompt[:300]!r}."
+                sentence, found, row = "Log-probabilities are not finite for", batch, int(bad[0])
+                break
+        prompt, completion = (self.decode(list(ids[row])) for ids in (found.prompts, found.completions))
+        return f"{sentence} completion {completion[:300]!r} of prompt {prompt[:300]!r}."

@@ -1,79 +1,86 @@
-"""What a trainer is given → the parts that it works with, loaded and checked before anything is sampled."""
+"""Settings and arguments of a trainer → the parts that it works with, one function per part; settings are read here, once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import torch
+from accelerate import Accelerator, DistributedType
 from torch import nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from covey.config import GRPOConfig
+from covey.config import GRPOConfig, ModelConfig
 from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
-from covey.metrics import Metric
+from covey.metrics import Total
 from covey.models import adapters, loading
+from covey.plan import Plan, make_plan
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
+from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling, generation_options
 from covey.score.estimators import estimator
 from covey.score.filters import carries_signal
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
-from covey.trainer import checks as setup
-from covey.trainer.recording import Recording, resolved_display
+from covey.trainer import checks
+from covey.trainer.distributed import gather
+from covey.trainer.run_log import RunLog
 from covey.types import Scale, ScoredGroup
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.forward import Forward
 from covey.update.losses import Cispo, Clip, ClipCov, Clipped, Dppo, Gmpo, KlCov, Luspo, Sapo, Vespo
 from covey.update.objective import Objective
-from covey.update.oom_retry import OomRetry
+from covey.update.oom_retry import OomRetry, TokenBudget
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.sampler_correction import SamplerCorrection
 from covey.update.terms import Loss
 from covey.update.token_selection import TokenSelection
-from covey.update.updater import Gather, KlPenalty, Updater
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
+from covey.update.updater import KlPenalty, Updater
 
 
 @dataclass(frozen=True)
-class Given:
-    """Which policy a trainer is given, and what belongs to it; see `covey.GRPOTrainer`."""
+class ModelSource:
+    """The policy that a trainer is given, and what belongs to it; see `covey.GRPOTrainer`."""
 
-    model: Any
+    model: str | ModelConfig | nn.Module
     processing_class: Any
     peft_config: Any
-    model_init_kwargs: dict[str, Any] | None
-    quantization_config: Any
+    model_init_kwargs: Mapping[str, object] | None
+    quantization_config: QuantizationConfigMixin | None
 
     @property
     def name(self) -> str:
         return loading.model_name(self.model)
 
     def default_settings(self) -> GRPOConfig:
-        """Those of a trainer that is given none."""
+        """Build the settings of a trainer that is given none."""
         return GRPOConfig(output_dir=f"{Path(self.name).name or 'model'}-GRPO")
 
 
 def load_rewards(
-    args: GRPOConfig, functions: Any, tokenizers: Any, train_dataset: Any, eval_dataset: Any
+    args: GRPOConfig, functions: object, tokenizers: object, train_dataset: object, eval_dataset: object
 ) -> tuple[Mixture, Mapping[str, float]]:
-    """The rewards and their weights by name; every column that they need is in the datasets."""
+    """Return the rewards and their weights by name; every column that they need is in the datasets."""
     rewards = as_mixture(functions, tokenizers, args.device)
-    weights = setup.reward_weights(rewards, args.reward_weights)
-    setup.check_columns(rewards, train_dataset, eval_dataset)
+    weights = checks.reward_weights(rewards, args.reward_weights)
+    checks.check_columns(rewards, train_dataset, eval_dataset)
     return rewards, weights
 
 
-def as_mixture(functions: Any, processing_classes: Any = None, device: Any = None) -> Mixture:
-    """Rewards as given: functions as they are, names and modules as reward models with their own tokenizer.
+def as_mixture(
+    functions: object, processing_classes: object = None, device: torch.device | str | None = None
+) -> Mixture:
+    """Build a mixture of rewards: functions as they are, names and modules as reward models with their own tokenizer.
 
     Args:
         functions: one reward or a list of them.
@@ -86,41 +93,93 @@ def as_mixture(functions: Any, processing_classes: Any = None, device: Any = Non
         LoadingError: a list of tokenizers of the wrong length, or a model that is no trained reward model.
     """
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
-    tokenizers = processing_classes
-    if not isinstance(processing_classes, list | tuple):
+    if isinstance(processing_classes, list | tuple):
+        tokenizers = list(processing_classes)
+    else:
         tokenizers = [processing_classes] * len(listed)
     if len(tokenizers) != len(listed):
         raise LoadingError(
             f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards. Give one per reward (None "
             "for functions), or a single one for all."
         )
-    return as_rewards([_reward(f, t, device) for f, t in zip(listed, tokenizers, strict=True)])
+    rewards: list[Any] = []
+    for function, tokenizer in zip(listed, tokenizers, strict=True):
+        if isinstance(function, str):
+            function = load_reward_model(function, tokenizer, device=device)
+        elif isinstance(function, nn.Module):
+            own = loading.load_tokenizer(tokenizer, function)
+            function = RewardModel(function, own, device=device)
+        rewards.append(function)
+    return as_rewards(rewards)
 
 
-def _reward(function: Any, tokenizer: Any, device: Any) -> Any:
-    if isinstance(function, str):
-        return load_reward_model(function, tokenizer, device=device)
-    if isinstance(function, nn.Module):
-        return RewardModel(function, loading.load_tokenizer(tokenizer, function), device=device)
-    return function
+def load_policy(
+    args: GRPOConfig, source: ModelSource
+) -> tuple[PreTrainedTokenizerBase, nn.Module, tuple[int, ...]]:
+    """Load the tokenizer, the policy with its adapter, and the ids that end a completion.
 
-
-def load_policy(args: GRPOConfig, given: Given) -> tuple[Any, nn.Module, tuple[int, ...]]:
-    """The tokenizer, the policy with its adapter, and the ids that end a completion."""
-    tokenizer = loading.load_tokenizer(given.processing_class, given.model, args.trust_remote_code)
+    Raises:
+        ConfigError: `model_init_kwargs` is given to the trainer and in the settings.
+        LoadingError: a part cannot be used as asked.
+    """
+    if source.model_init_kwargs and args.model_init_kwargs:
+        raise ConfigError("model_init_kwargs is given twice: to GRPOTrainer and in GRPOConfig. Give it once.")
+    tokenizer = loading.load_tokenizer(source.processing_class, source.model, args.trust_remote_code)
     policy = loading.load_policy(
-        given.model,
-        setup.one_source(given.model_init_kwargs, args.model_init_kwargs),
+        source.model,
+        {**(source.model_init_kwargs or as_dict(args.model_init_kwargs))},
         trust_remote_code=args.trust_remote_code,
-        quantization_config=given.quantization_config,
+        quantization_config=source.quantization_config,
         strict_hardware=args.strict_hardware,
     )
     loading.check_causal(policy)
-    policy = adapters.with_adapter(policy, given.peft_config, args.seed)
+    policy = adapters.with_adapter(policy, source.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
-    more_ends = setup.as_dict(args.generation_kwargs).get("eos_token_id")
+    more_ends = as_dict(args.generation_kwargs).get("eos_token_id")
     return tokenizer, policy, tuple(stop_ids(tokenizer, loading.generation_config(policy), more_ends))
+
+
+def as_dict(setting: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Return a setting that may have come as JSON, which GRPOConfig has read."""
+    assert setting is None or isinstance(setting, dict), setting
+    return setting or {}
+
+
+def training_plan(
+    args: GRPOConfig, rows: Sequence[int] | None, has_data: bool, ranks: int | None = None
+) -> Plan:
+    """Return what the settings mean for this dataset; without one, for a step.
+
+    Args:
+        ranks: processes; by default those of this launch.
+    """
+    return make_plan(
+        group_size=args.num_generations,
+        micro_batch=args.per_device_train_batch_size,
+        accumulation=args.gradient_accumulation_steps,
+        ranks=ranks or args.world_size,
+        steps_per_generation=args.steps_per_generation,
+        generation_batch_size=args.generation_batch_size,
+        iterations=args.num_iterations,
+        num_prompts=None if rows is None else len(rows),
+        max_steps=args.max_steps if has_data else max(args.max_steps, 1),
+        epochs=args.num_train_epochs,
+    )
+
+
+def prompt_reader(
+    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase | None, context: int | None
+) -> PromptReader:
+    """Build the reader that turns rows into prompts; without a tokenizer, one that only knows the limits."""
+    return PromptReader(
+        cast(PreTrainedTokenizerBase, tokenizer),  # only lengths need it
+        as_dict(args.chat_template_kwargs),
+        args.max_prompt_length,
+        args.overlong_prompts,
+        context,
+        args.max_completion_length,
+    )
 
 
 def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
@@ -133,7 +192,7 @@ def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) 
     Raises:
         ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
     """
-    options = generation_options(setup.as_dict(args.generation_kwargs), _own_numbers(args))
+    options = generation_options(as_dict(args.generation_kwargs), _own_numbers(args))
     return Sampling(
         max_new_tokens=args.max_completion_length,
         temperature=args.temperature,
@@ -168,7 +227,7 @@ def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
     Raises:
         ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
     """
-    given = dict(setup.as_dict(args.eval_generation_kwargs))
+    given = dict(as_dict(args.eval_generation_kwargs))
     changed: dict[str, Any] = {"greedy": True} if given.pop("do_sample", True) is False else {}
     for name in [name for name in EVALUATED if name in given]:
         value = given.pop(name)
@@ -201,16 +260,19 @@ def _own_numbers(args: GRPOConfig) -> dict[str, float | None]:
     }
 
 
-def make_engine(args: GRPOConfig, tokenizer: Any, ending: Sequence[int], autocast: Any) -> NativeEngine:
-    """The engine that samples; end and padding are no part of a completion's text."""
+def make_engine(
+    args: GRPOConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    ending: Sequence[int],
+    autocast: Callable[[], AbstractContextManager[object]],
+) -> NativeEngine:
+    """Build the engine that samples; end and padding are no part of a completion's text."""
     unsaid = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
     return NativeEngine(lambda ids: decode_text(tokenizer, ids, unsaid, args.keep_special_tokens), autocast)
 
 
-def make_scorer(
-    args: GRPOConfig, rewards: Mixture, weights: Mapping[str, float], gather: Callable[[Any], list[Any]]
-) -> Scorer:
-    """What gives groups their scores and advantages."""
+def make_scorer(args: GRPOConfig, rewards: Mixture, weights: Mapping[str, float]) -> Scorer:
+    """Build what gives groups their scores and advantages."""
     fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
     estimate = estimator(
         args.advantage_estimator, args.multi_objective_aggregation, cast(Scale, args.scale_rewards)
@@ -220,7 +282,7 @@ def make_scorer(
 
 
 def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
-    """Whether a group teaches something, by the rewards that dynamic sampling looks at.
+    """Build the test whether a group teaches something, by the rewards that dynamic sampling looks at.
 
     Raises:
         ConfigError: one of them is not there.
@@ -241,14 +303,30 @@ def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Sco
     return has_signal
 
 
-def make_recording(
-    args: GRPOConfig, plan: Any, weights: Mapping[str, float], policy: nn.Module, name: str, dataset: Any
-) -> Recording:
-    """The record of the run and its display."""
-    settings = {**args.to_dict(), "display": resolved_display(args.display)}
-    facts = {"model": model_facts(policy, name), "dataset": dataset_facts(dataset)}
-    assert args.output_dir is not None, "TrainingArguments fills it"
-    return Recording(args.output_dir, settings, weights, plan, facts)
+def prepare_gradients(policy: Any, accelerator: Accelerator) -> None:
+    """Let gradients and outputs through as they were computed. To be called before the policy is wrapped for training.
+
+    Reentrant checkpointing drops the gradient where no input has one; with frozen embeddings none has. With FSDP2
+    accelerate rounds outputs to half precision where that is computed in: log-probabilities, which are made in float32,
+    would be left with 8 bits.
+    """
+    is_frozen = any(not p.requires_grad for p in policy.parameters())
+    if is_frozen and hasattr(policy, "enable_input_require_grads"):
+        policy.enable_input_require_grads()
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    precision: Any = getattr(plugin, "mixed_precision_policy", None)
+    if plugin is not None and hasattr(precision, "output_dtype"):
+        plugin.mixed_precision_policy = replace(precision, output_dtype=None)
+
+
+def make_run_log(
+    args: GRPOConfig, plan: Plan, weights: Mapping[str, float], policy: nn.Module, name: str, dataset: object
+) -> RunLog:
+    """Build the log of the run; facts of model and dataset are found on the process that records them."""
+    facts: dict[str, Mapping[str, object]] = {}
+    if args.process_index == 0:
+        facts = {"model": model_facts(policy, name), "dataset": dataset_facts(dataset)}
+    return RunLog(args, weights, plan, facts, gather)
 
 
 # --- 3 update ---------------------------------------------------------------------------------------------------------
@@ -258,35 +336,54 @@ def make_updater(
     args: GRPOConfig,
     policy: nn.Module,
     loss: Loss | None,
-    *,
-    reference: Reference | None,
-    oom_retry: OomRetry,
     accelerator: Accelerator,
-    note: Callable[[Mapping[str, Metric]], None],
-    gather: Gather,
+    run_log: RunLog,
+    present_step: Callable[[], int],
 ) -> Updater:
-    """Build the update of this process.
+    """Build what computes the loss and its gradient, with the reference where the divergence to it is in the reward or loss.
 
-    Args:
-        policy: the model as it was loaded.
-        loss: in place of the loss that `loss_type` names.
-        reference: None where beta is 0.
-        note: takes metrics.
+    Raises:
+        ConfigError: max_tokens_per_forward with sharded weights.
     """
+    check_token_limit(args, accelerator.distributed_type)
+
+    def note_oom_retry(event: str) -> None:
+        run_log.event("warning", event, present_step())
+        run_log.note({"update/out_of_memory": Total(1)})
+
     return Updater(
         Forward(policy, args.temperature),
         make_objective(args, loss),
         make_reduction(args),
         make_selection(args, loss),
         make_entropy_bonus(args),
-        reference=reference,
+        reference=Reference(policy) if args.beta else None,
         kl_penalty=make_kl_penalty(args),
-        oom_retry=oom_retry,
+        oom_retry=OomRetry(
+            TokenBudget(args.max_tokens_per_forward),
+            present_step,
+            note_oom_retry,
+            args.process_index,
+            args.world_size,
+        ),
         accelerator=accelerator,
-        note=note,
+        note=run_log.note,
         gather=gather,
         offloads_activations=args.activation_offloading,
     )
+
+
+def check_token_limit(args: GRPOConfig, kind: DistributedType) -> None:
+    """Raise where a limit of tokens makes processes differ in the number of passes; only DDP talks once per backward pass.
+
+    Raises:
+        ConfigError: the weights are sharded.
+    """
+    if args.max_tokens_per_forward is not None and kind.value in ("FSDP", "DEEPSPEED"):
+        raise ConfigError(
+            f"max_tokens_per_forward={args.max_tokens_per_forward} does not go with {kind.value}: every process has to take "
+            "part in every pass. Lower per_device_train_batch_size, and raise gradient_accumulation_steps, instead."
+        )
 
 
 def make_objective(args: GRPOConfig, loss: Loss | None = None) -> Objective:

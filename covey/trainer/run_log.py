@@ -1,83 +1,212 @@
-"""What a run counts: metrics on their way to the logs and to the record, and events.
+"""Metrics not yet logged, and everything that a run leaves behind: the record, the display, hints, the completions file.
 
-Logs may come every few steps; the record has every step; the loss of the whole run goes on over checkpoints.
+One object per process. Every process buffers its metrics and reduces them together with the others; process 0 also writes
+and shows. The trainer tells it what happened; it never asks the trainer.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
-from covey.metrics import PHASES, Ledger, Mean, Metric
-from covey.runs.record.writer import End
-from covey.trainer.recording import Recording
+from transformers import TrainerCallback
+
+from covey.config import GRPOConfig
+from covey.metrics import PHASES, Ledger, Mean, Metrics
+from covey.plan import Plan
+from covey.runs.hints import Hint, HintWatch
+from covey.runs.record import schema
+from covey.runs.record.completions import CompletionLog, completion_rows
+from covey.runs.record.group_statistics import group_statistics
+from covey.runs.record.tables import printed, send
+from covey.runs.record.writer import End, RunWriter
+from covey.runs.terminal.display import Display
+from covey.types import Gather, ScoredGroup
 
 
-class Books:
-    """The numbers of a run that are not out yet, and its record.
+class RunLog:
+    """Buffers metrics per step, per log and per run, and feeds the record, the hints and the display.
+
+    Logs may come every few steps; the record has every step; the loss of the whole run goes on over checkpoints. Before
+    `begin` and after `close`, and on every process but the first, nothing is written or shown.
 
     Args:
-        gather: every process's value, in the order of the processes.
-        recording: on the process that keeps the record; None on the others.
+        args: the settings.
+        rewards: weight by reward name.
+        plan: printed first.
+        facts: of `model` and `dataset`, for the record and the hints.
+        gather: returns every process's value.
     """
 
-    def __init__(self, gather: Callable[[Any], list[Any]], recording: Recording | None) -> None:
-        self.gather, self.recording = gather, recording
+    def __init__(
+        self,
+        args: GRPOConfig,
+        rewards: Mapping[str, float],
+        plan: Plan,
+        facts: Mapping[str, Mapping[str, object]],
+        gather: Gather,
+    ) -> None:
+        self.args, self.rewards, self.plan, self.facts, self.gather = args, rewards, plan, facts, gather
+        self.settings = {**args.to_dict(), "display": resolved_display(args.display)}
         self.log, self.step, self.run = Ledger(), Ledger(), Ledger()
+        self.writer: RunWriter | None = None
+        self.hints: HintWatch | None = None
+        self.display: Display | None = None
+        self.completions: CompletionLog | None = None
+        self._sampled: tuple[int, Sequence[ScoredGroup], Mapping[str, float] | None] = (0, (), None)
+        """The step that was sampled for last, its groups, and their statistics."""
 
-    @property
-    def ledgers(self) -> dict[str, Ledger]:
-        """By name, for a checkpoint."""
-        return {"log": self.log, "step": self.step, "run": self.run}
+    # --- metrics, on every process ----------------------------------------------------------------------------------
 
-    def note(self, metrics: Mapping[str, Metric]) -> None:
-        """Metrics go to the logs and to the record."""
+    def note(self, metrics: Metrics) -> None:
+        """Add metrics to the next log and to the step's record."""
         self.log.add(metrics)
         self.step.add(metrics)
 
     def begin_step(self) -> None:
-        """What every step has, known by name even if nothing is measured."""
+        """Note the names that every step has, so that they are logged even where nothing is measured."""
         self.note({f"time/{phase}": Mean(0.0, 1.0) for phase in PHASES})
         self.note({"loss": Mean(0.0, 0.0)})  # the first steps' may not be finite
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Adds the seconds to the phase's mean over optimizer steps, which `begin_step` counts."""
+        """Add the seconds inside to the phase's mean over optimizer steps, which `begin_step` counts."""
         start = time.perf_counter()
         try:
             yield
         finally:
             self.note({f"time/{phase}": Mean(time.perf_counter() - start, 0.0)})
 
-    def numbers_of_step(self) -> dict[str, float]:
-        """The step's metrics over all processes; the next step begins with none."""
-        numbers = _finished(self._drained(self.step))
+    def reduce_step(self) -> dict[str, float]:
+        """Return the step's metrics over all processes, and begin the next step. Collective."""
+        numbers = self._reduced(self.step)
         self.run.add({"train_loss": Mean(numbers["loss"])})
         return numbers
 
-    def numbers_of_log(self) -> dict[str, float]:
-        """The metrics since the last log over all processes."""
-        return _finished(self._drained(self.log))
+    def reduce_log(self) -> dict[str, float]:
+        """Return the metrics since the last log over all processes. Collective."""
+        return self._reduced(self.log)
 
-    def numbers_of_run(self) -> dict[str, float]:
-        """The loss over all steps of the run, those before a checkpoint included."""
+    def reduce_run(self) -> dict[str, float]:
+        """Return the mean loss over all steps of the run, those before a checkpoint included."""
         return self.run.reduce([self.run.drain()])
 
-    def event(self, kind: str, message: str, step: int) -> None:
-        """Record that something happened."""
-        if self.recording is not None:
-            self.recording.session.event(kind, message, step)
+    def _reduced(self, ledger: Ledger) -> dict[str, float]:
+        numbers = ledger.reduce(self.gather(ledger.drain()))
+        return {**numbers, "step_time": sum(numbers[f"time/{phase}"] for phase in PHASES)}
 
-    def close(self, end: End, message: str | None = None, **details: Any) -> None:
-        """The run is over."""
-        if self.recording is not None:
-            self.recording.close(end, message, **details)
+    # --- the record, the hints and the display, on process 0 ------------------------------------------------------------
 
-    def _drained(self, ledger: Ledger) -> dict[str, float]:
-        return ledger.reduce(self.gather(ledger.drain()))
+    def begin(self, step: int) -> None:
+        """Open the record and the display, or go on with them from the step of a checkpoint."""
+        if self.args.process_index != 0:
+            return
+        assert self.args.output_dir is not None, "TrainingArguments fills it"
+        assert self.args.record_completions is not None
+        folder, rewards = Path(self.args.output_dir), list(self.rewards)
+        name = self.args.run_name or folder.name
+        text = f"Plan\n{self.plan}"
+        if self.settings["display"] == "live":
+            self.display = Display(text, self.plan.total_steps, name=name, rewards=rewards)
+        else:
+            print(text)
+        self.hints = HintWatch(self.settings, self.rewards, self.facts.get("model"))
+        if self.args.record:
+            self.writer = RunWriter.open(
+                folder / schema.FOLDER,
+                settings=self.settings,
+                rewards=self.rewards,
+                name=name,
+                model=self.facts.get("model"),
+                dataset=self.facts.get("dataset"),
+                plan=self.plan.table(),
+                max_steps=self.plan.total_steps,
+                record_completions=self.args.record_completions,
+                task_column=self.args.task_column,
+                resume_step=step or None,
+            )
+        if self.args.log_completions:
+            self.completions = CompletionLog(folder / "completions.jsonl", step)
+
+    def record_groups(self, step: int, groups: Sequence[ScoredGroup]) -> None:
+        """Record the groups of all processes that were sampled and scored for a step."""
+        statistics = None
+        if self.writer is not None:
+            statistics = self.writer.groups(step, groups)
+        elif self.hints is not None:
+            statistics = group_statistics(groups, [None] * len(groups), self.hints.history.rewards)
+        if self.hints is not None:
+            for message in self.hints.sampled(step, groups):
+                self.event("warning", message, step)
+        if self.completions is not None:
+            self.completions.write(step, groups)
+        self._sampled = step, groups, statistics
+
+    def record_step(self, step: int, metrics: Mapping[str, float]) -> list[Hint]:
+        """Record an optimizer step, show it, and return the hints that are new."""
+        sampled_for, groups, statistics = self._sampled
+        if step != sampled_for:
+            groups, statistics = (), None
+        if self.writer is not None:
+            seconds = {n.removeprefix("time/"): v for n, v in metrics.items() if n.startswith("time/")}
+            self.writer.step(step, metrics, seconds)
+        if self.display is not None:
+            self.display.update(step, metrics, groups)
+        new = self.hints.step(step, metrics, statistics) if self.hints is not None else []
+        for hint in new:
+            self.event("hint", hint.text(), hint.first_step, **hint.as_dict())
+            if self.display is not None:
+                self.display.hint(hint.text())
+            elif hint.severity != "note":
+                print(f"hint: {hint.text()}")
+        return new
+
+    def record_evaluation(
+        self, name: str, step: int, metrics: Mapping[str, float], groups: Sequence[ScoredGroup] = ()
+    ) -> None:
+        """Record an evaluation; `metrics` without the prefix `eval_`."""
+        if self.writer is not None:
+            self.writer.evaluation(name, step, metrics, groups)
+        if self.hints is not None:
+            self.hints.evaluation(name, step, metrics, sum(len(g.totals) for g in groups))
+
+    def event(self, kind: str, message: str, step: int | None = None, **details: object) -> None:
+        """Record that something happened; kinds in `schema.EVENT_KINDS`."""
+        if self.writer is not None:
+            self.writer.event(kind, message, step, **details)
+
+    def show_completions(self, callbacks: Iterable[TrainerCallback]) -> None:
+        """Print the completions that were sampled last, and send them to the loggers as a table."""
+        if self.hints is None:  # closed, or another process
+            return
+        step, groups, _ = self._sampled
+        rows = list(completion_rows(step, groups))
+        for text in printed(rows[: self.args.num_completions_to_print or 0], step):
+            print(text)
+        if self.args.log_completions:
+            send(callbacks, rows, step)
+
+    def sync(self) -> None:
+        """Return when what was recorded is on the disk: a checkpoint that is about to be in place rests on it."""
+        for file in (self.writer, self.completions):
+            if file is not None:
+                file.sync()
+
+    def close(self, end: End, message: str | None = None, **details: object) -> None:
+        """Close record and display; what comes later, such as an evaluation, is no part of the run."""
+        if self.writer is not None:
+            self.writer.close(end, message, **details)
+        if self.display is not None:
+            self.display.close()
+        self.writer = self.hints = self.display = self.completions = None
+        self._sampled = (0, (), None)
 
 
-def _finished(numbers: dict[str, float]) -> dict[str, float]:
-    return {**numbers, "step_time": sum(numbers[f"time/{phase}"] for phase in PHASES)}
+def resolved_display(setting: str) -> str:
+    """Return 'live' for 'auto' on a terminal, 'plain' for 'auto' elsewhere, and any other setting as it is."""
+    if setting != "auto":
+        return setting
+    return "live" if sys.stdout.isatty() else "plain"

@@ -18,11 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from covey.trainer.checkpoint.timing import ends_epoch
+from covey.types import Gather
+
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -45,60 +47,54 @@ class StopSignals:
     """Notes signals while a run goes on.
 
     Args:
-        says_so: whether to say on stderr that a signal was taken; one process does.
+        prints: whether to print to stderr that a signal was received; one process does.
         echoes: whether the same Ctrl-C may come twice, as under a launcher of several processes.
         clock: seconds, for tests.
     """
 
     def __init__(
-        self, says_so: bool = True, echoes: bool = False, clock: Callable[[], float] = time.monotonic
+        self, prints: bool = True, echoes: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.received: int = 0
         """Number of the first signal; 0: none came."""
-        self._says_so, self._echoes, self._clock = says_so, echoes, clock
+        self._prints, self._echoes, self._clock = prints, echoes, clock
         self._since = 0.0
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Handler] = {}
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
-        """Signals are noted inside, and handled as before again afterwards."""
+    def listening(self) -> Iterator[None]:
+        """Note signals inside, and handle them as before again afterwards."""
         self.received, self._before = 0, {}
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         try:
             for number in SIGNALS:
-                self._listen(number)
+                # Ignored: a job in the background, or under nohup. None: a handler that is not Python's and cannot be put back.
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._note)
             yield
         finally:
             for own, handler in self._before.items():
                 signal.signal(own, handler)
 
-    def pass_on(self) -> None:
+    def call_previous_handler(self) -> None:
         """Give the signal to the handler that the program had set itself, if any."""
         handler = self._before.get(self.received)
         if callable(handler) and handler is not signal.default_int_handler:
             handler(self.received, None)
 
-    def _listen(self, number: int) -> None:
-        before = signal.getsignal(number)
-        # Ignored: a job in the background, or under nohup. None: a handler that is not Python's and cannot be put back.
-        if before not in (signal.SIG_IGN, None):
-            self._before[number] = signal.signal(number, self._note)
-
     def _note(self, number: int, _: FrameType | None) -> None:
         now = self._clock()
         if not self.received:
             self.received, self._since = int(number), now
-            self._say(f"{NAMES[number]}: finishing this step, then saving. Ctrl-C stops at once.")
+            text = f"\n{NAMES[number]}: finishing this step, then saving. Ctrl-C stops at once.\n"
+            if self._prints:  # print() is not to be called from a handler: it may have interrupted itself
+                with contextlib.suppress(OSError):
+                    os.write(2, text.encode())
         elif number == signal.SIGINT and not (self._echoes and now - self._since < ECHO_SECONDS):
             self.received = 0
             raise KeyboardInterrupt
-
-    def _say(self, text: str) -> None:
-        if self._says_so:  # print() is not to be called from a handler: it may have interrupted itself
-            with contextlib.suppress(OSError):
-                os.write(2, f"\n{text}\n".encode())
 
 
 class StopAfterStep(TrainerCallback):
@@ -106,29 +102,39 @@ class StopAfterStep(TrainerCallback):
 
     Args:
         signals: this process's.
-        exchange: every process's value, in the order of the processes.
+        gather: returns every process's value.
     """
 
-    def __init__(self, signals: StopSignals, exchange: Callable[[int], list[int]]) -> None:
-        self.signals, self.exchange = signals, exchange
+    def __init__(self, signals: StopSignals, gather: Gather) -> None:
+        self.signals, self.gather = signals, gather
         self.stopped_by = 0
         """The signal that all processes agreed to stop for; 0: none."""
         self.saved_at = -1
         """The last step whose checkpoint was due and written."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         self.stopped_by, self.saved_at = 0, -1
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._look(control)
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        self.stopped_by = self.stopped_by or max(self.gather(self.signals.received))
+        if self.stopped_by:
+            control.should_save = control.should_training_stop = True
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """An evaluation may take long: what came meanwhile does not wait for another step."""
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Stop after an evaluation too, which may take long: a signal meanwhile does not wait for another step."""
         if state.global_step:
-            self._look(control)
+            self.on_step_end(args, state, control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The Trainer closes the epoch when it stops inside, as if it were over; a resumed run closes it again."""
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Leave an epoch open that the run stops inside: the Trainer would close it, and a resumed run closes it again."""
         if not self.stopped_by:
             return
         if not ends_epoch(state):
@@ -136,19 +142,16 @@ class StopAfterStep(TrainerCallback):
         if self.saved_at != state.global_step:
             control.should_save = True
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         self.saved_at = state.global_step
 
-    def _look(self, control: Any) -> None:
-        self.stopped_by = self.stopped_by or max(self.exchange(self.signals.received))
-        if self.stopped_by:
-            control.should_save = control.should_training_stop = True
 
-
-def farewell(
+def stop_message(
     number: int, step: int, steps: int, saved: str | None, fault: str | None, command: str | None
 ) -> str:
-    """What a stopped run says.
+    """Return the message of a stopped run: what is saved, and how to go on.
 
     Args:
         number: the signal.

@@ -30,7 +30,7 @@ class BonusState(TypedDict):
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How the coefficient follows the entropy."""
+    """Rule by which the coefficient follows the entropy."""
 
     target: float = 0.2
     """In nats."""
@@ -62,7 +62,7 @@ class EntropyBonus:
 
     @property
     def is_used(self) -> bool:
-        """Whether any step may use a bonus."""
+        """True where any step may use a bonus."""
         return self.adaptation is not None or self.initial != 0.0
 
     def observe(self, entropy: Mean) -> None:

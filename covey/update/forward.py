@@ -85,7 +85,7 @@ class Forward:
     def _check(self, batch: MicroBatch) -> None:
         """Compare the two ways on a few completions, without autocast."""
         self.is_checked = True
-        batch = batch.select(telling_rows(batch))
+        batch = batch.select(rows_to_compare(batch))
         batch = batch if self.sliding_window is None else batch.shortened(self.sliding_window)
         autocast = torch.autocast(batch.mask.device.type, enabled=False)
         try:
@@ -104,8 +104,8 @@ class Forward:
         logger.warning("%s is trained row by row, without packing: %s.", type(self.causal).__name__, reason)
 
 
-def telling_rows(batch: MicroBatch) -> list[int]:
-    """Return two long completions of one prompt and one of another, as far as there are: all that packing puts together.
+def rows_to_compare(batch: MicroBatch) -> list[int]:
+    """Return two long completions of one prompt and one of another, as far as they exist: the cases that packing joins.
 
     The plain way has all logits of its rows in memory, so it should not see more of them than it must.
     """
@@ -175,7 +175,7 @@ def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0
 
 
 def shortest_window(policy: nn.Module) -> int | None:
-    """Return the shortest attention window of any layer; None where every layer sees everything."""
+    """Return the shortest attention window of any layer; None where every layer sees all tokens."""
     config: Any = getattr(innermost(policy), "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     layers = getattr(text, "layer_types", None) or ["sliding_attention"]

@@ -105,7 +105,7 @@ def _logprobs_of(head: nn.Module, hidden: Tensor, targets: Tensor, form: LogitFo
 def logit_form(config: PretrainedConfig, temperature: float) -> LogitForm:
     """Read the scale and cap that the architecture puts on its logits from the model's configuration.
 
-    What a config does not say in one of these words is found by comparing with the model's own forward pass.
+    Other names in a config are not known here; `Forward` finds the difference when it compares with the model's own pass.
     """
     text = config.get_text_config()
     scale = getattr(text, "logit_scale", None) or 1.0

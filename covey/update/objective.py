@@ -17,7 +17,8 @@ from torch import Tensor
 
 from covey.errors import ConfigError
 from covey.metrics import Metric
-from covey.update.kl import KlEstimator, k3, kl_loss
+from covey.types import KlEstimator
+from covey.update.kl import k3, kl_loss
 from covey.update.losses.clipped import Clipped
 from covey.update.ratios import BOUND, ratio
 from covey.update.sampler_correction import (
@@ -37,14 +38,14 @@ class Objective:
     loss: Loss = field(default_factory=Clipped)
     """The policy's part."""
     correction: SamplerCorrection | None = None
-    """How tokens are weighed for what the sampler did differently; None: not at all."""
+    """Weights of tokens for what the sampler computed differently; None: all weigh 1."""
     off_policy_threshold: float | None = None
-    """Completions beyond are left out, see `covey.update.sampler_correction`; None: all stay."""
+    """Completions beyond it are left out, see `covey.update.sampler_correction`; None: all stay."""
     beta: float = 0.0
     """Weight of the divergence to the reference."""
     kl_estimator: KlEstimator = "k3"
     unbiased_kl: bool = True
-    """Whether the estimate is weighed by the ratio so that its gradient is that of the divergence."""
+    """True: the estimate is weighed by the ratio, so that its gradient is that of the divergence."""
 
     def __call__(self, terms: LossTerms, entropy_coef: float = 0.0) -> tuple[Tensor, dict[str, Metric]]:
         """Compute the share of one micro-batch in the loss of its optimizer step: a scalar, and metrics over its tokens.

@@ -1,4 +1,4 @@
-"""How much goes through the model at once, and what happens where memory runs out.
+"""Limits the tokens of a pass through the model, and repeats passes that run out of memory.
 
 A micro-batch is cut where its tokens exceed a budget. A pass that runs out of memory halves the budget and is repeated in
 smaller parts, from the start of its optimizer step. Token losses are weighed over the whole optimizer step, so a

@@ -1,7 +1,7 @@
 """Importance ratios between the present policy and the one that sampled.
 
 Departure: log-ratios are bounded to ±20 before they are exponentiated; beyond, a loss would overflow long before it meant
-anything. The metric `ratio/bounded` says how often that happens.
+anything. The metric `ratio/bounded` counts how often that happens.
 """
 
 from __future__ import annotations

@@ -32,13 +32,13 @@ from covey.types import ReductionName, TruncatedCount
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the token losses of an optimizer step are summed."""
+    """Rule by which the token losses of an optimizer step are summed."""
 
     name: ReductionName
     max_length: int
     """The limit of new tokens, L_max."""
     truncated: TruncatedCount = "sequences"
-    """What masked completions count for in the denominators."""
+    """The part of masked completions in the denominators."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Totals:
         Args:
             lengths: tokens of each completion that the policy wrote.
             in_loss: False for completions that are masked.
-            prompts: what tells the prompts of the completions apart.
-            truncated: what masked completions count for.
+            prompts: a key of each completion's prompt.
+            truncated: the part of masked completions in the counts.
         """
         tokens: dict[Hashable, int] = {}
         sequences = 0
@@ -102,7 +102,7 @@ def row_weights(
     Args:
         lengths: tokens of each completion that the policy wrote, n_i.
         in_loss: False for completions that are masked.
-        prompts: what tells the prompts of the completions apart.
+        prompts: a key of each completion's prompt.
         totals: of the whole optimizer step.
     """
     rows = len(lengths)

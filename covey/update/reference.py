@@ -62,7 +62,7 @@ class Reference:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether this process holds a shard of the values."""
+        """True where this process holds a shard of the values."""
         return bool(self._sharded)
 
     def state(self) -> ReferenceState:
@@ -90,7 +90,7 @@ class Reference:
             parameter = parameters[name]
             if not isinstance(parameter, DTensor):
                 self.values[name] = value.to(parameter.device)
-            elif name not in self._sharded:  # of full values the first process's counts
+            elif name not in self._sharded:  # with full values, those of the first process are taken
                 self._sharded.add(name)
                 whole = value.to(parameter.to_local().device)
                 shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements)

@@ -26,7 +26,7 @@ class RolloutBuffer:
 
     @property
     def is_spent(self) -> bool:
-        """Whether every micro-batch has been handed out as often as it should."""
+        """True once every micro-batch has been handed out as often as it should."""
         return self.position >= len(self.batches) * self.iterations
 
     def fill(self, batches: list[MicroBatch], iterations: int) -> None:

@@ -37,7 +37,7 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class SamplerCorrection:
-    """How tokens are weighed for what the sampler did differently."""
+    """Rule by which tokens are weighed for what the sampler computed differently."""
 
     mode: CorrectionMode = "token_truncate"
     cap: float | None = 2.0

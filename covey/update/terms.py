@@ -40,9 +40,9 @@ class LossTerms:
     entropy: Tensor | None = None
     """Entropy of the present policy where the token was drawn, with gradient."""
     is_forking: Tensor | None = None
-    """Whether the token's entropy is among the highest of the optimizer step, bool; None: no such choice is made."""
+    """True where the token's entropy is among the highest of the optimizer step, bool; None: no such choice is made."""
     is_covariant: Tensor | None = None
-    """Whether the token's covariance is among the highest of the optimizer step, bool; None: no such choice is made."""
+    """True where the token's covariance is among the highest of the optimizer step, bool; None: no such choice is made."""
 
     def row_sums(self, values: Tensor) -> Tensor:
         """Sum over each completion, shape (num_rows,); 0 for a completion without tokens in the loss.

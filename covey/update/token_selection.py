@@ -44,7 +44,7 @@ class TokenSelection:
 
     @property
     def is_needed(self) -> bool:
-        """Whether old log-probabilities and entropies of a whole step have to be known before it is trained on."""
+        """True where old log-probabilities and entropies of a whole step have to be known before it is trained on."""
         return self.entropy_share < 1 or self.covariance_share is not None
 
     def choose(self, step: Sequence[MicroBatch], entropies: Sequence[Tensor], gather: GatherArrays) -> None:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from covey.metrics import Mean, Metric, Total
+from covey.types import Gather, KlEstimator
 from covey.update.activation_offload import offloaded
 from covey.update.entropy import EntropyBonus
 from covey.update.forward import Forward
-from covey.update.kl import KlEstimator, completion_divergences, k3
+from covey.update.kl import completion_divergences, k3
 from covey.update.micro_batch import MicroBatch, build_micro_batches, micro_batch
 from covey.update.objective import Objective
 from covey.update.oom_retry import OomRetry
@@ -28,14 +29,6 @@ from covey.update.token_selection import TokenSelection
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-T = TypeVar("T")
-
-
-class Gather(Protocol):
-    """Returns every rank's value in rank order. Collective: every rank calls it equally often."""
-
-    def __call__(self, value: T, /) -> list[T]: ...
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Rewards that sleep, loop, raise or kill their process: the run goes on, and nothing is left running."""
 
 import asyncio
+import gc
 import sys
 import textwrap
 import threading
 import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from covey.errors import RewardError
@@ -125,6 +127,19 @@ def test_the_process_stays_between_batches(hostile):
     mix = Mixture(reward(hostile.counting, where="process"))
     given = RewardBatch(["p"], ["a"])
     assert [mix.score(given).total(0) for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_the_process_ends_with_its_reward(hostile):
+    mixture = Mixture(reward(hostile.with_notes, where="process"))
+    table = mixture.score(RewardBatch(["p"], ["a"], columns={"target": [1.0]}))
+    pid = int(table.metrics["pid"].value)
+    assert psutil.pid_exists(pid)
+    del mixture
+    gc.collect()
+    until = time.monotonic() + 10
+    while psutil.pid_exists(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(pid)
 
 
 def test_objects_lambdas_and_closures_go_to_a_process(hostile):

@@ -97,7 +97,7 @@ def test_a_memory_in_another_process_is_out_of_reach_and_said_to_be():
 
 
 def test_a_state_that_no_file_can_hold_is_refused_before_anything_is_sampled():
-    from covey.trainer.checkpoint.state import check_reward_states
+    from covey.trainer.checkpoint.state import checked_reward_states
 
     class Odd(Counting):
         def state_dict(self):
@@ -106,4 +106,4 @@ def test_a_state_that_no_file_can_hold_is_refused_before_anything_is_sampled():
     with pytest.raises(
         RewardError, match=r"The state of reward 'odd' cannot be saved.*turn arrays into lists"
     ):
-        check_reward_states(Mixture(reward(Odd(), name="odd")))
+        checked_reward_states(Mixture(reward(Odd(), name="odd")))

@@ -97,9 +97,9 @@ def _tokenizer(folder):
 
 def test_the_reference_stays_where_it_was_and_the_policy_is_given_back(tmp_path):
     trainer = make(tiny_policy(tmp_path / "m"), tmp_path, Recorder(REWARDS), rows(), beta=0.1, max_steps=3)
-    start = {name: value.clone() for name, value in trainer.reference.values.items()}
+    start = {name: value.clone() for name, value in trainer.updater.reference.values.items()}
     trainer.train()
-    assert all(torch.equal(value, start[name]) for name, value in trainer.reference.values.items())
+    assert all(torch.equal(value, start[name]) for name, value in trainer.updater.reference.values.items())
     assert any(not torch.equal(p, start[n]) for n, p in trainer.model.named_parameters())
 
 

@@ -135,13 +135,13 @@ def test_a_limit_of_tokens_changes_the_passes_and_not_the_step(tmp_path):
 def test_sharded_weights_refuse_a_limit(tmp_path):
     from accelerate.utils import DistributedType
 
-    from covey.trainer.checks import check_can_cut
+    from covey.trainer.parts import check_token_limit
 
     args = config(tmp_path, max_tokens_per_forward=100)
-    check_can_cut(args, DistributedType.MULTI_GPU)
+    check_token_limit(args, DistributedType.MULTI_GPU)
     for kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         with pytest.raises(ConfigError, match="max_tokens_per_forward=100 does not go with"):
-            check_can_cut(args, kind)
+            check_token_limit(args, kind)
 
 
 def test_offloading_has_no_effect_without_a_gpu_and_says_so(tmp_path):

@@ -73,7 +73,7 @@ def test_the_divergence_in_the_reward(tmp_path):
     trainer = make(folder, tmp_path, recorder, rows(), beta=beta, kl_in_reward=True)
     with torch.no_grad():
         for name, value in AutoModelForCausalLM.from_pretrained(other).named_parameters():
-            trainer.reference.values[name].copy_(value)
+            trainer.updater.reference.values[name].copy_(value)
     trainer.train()
     divergences = [
         sum(_logprobs(folder, p, c)) - sum(_logprobs(other, p, c))

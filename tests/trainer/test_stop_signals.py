@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.trainer.stop_signals import StopAfterStep, StopSignals, farewell
+from covey.trainer.stop_signals import StopAfterStep, StopSignals, stop_message
 from tests.tiny import tiny_policy
 from tests.trainer.checkpoint.lives import ROOT, Server
 from tests.trainer.harness import MANY_ENDS
@@ -108,11 +108,11 @@ def test_the_handlers_of_the_program_come_back_and_are_called_afterwards():
     called = []
     before = signal.signal(signal.SIGTERM, lambda *_: called.append("theirs"))
     try:
-        signals = StopSignals(says_so=False)
-        with signals.heard():
+        signals = StopSignals(prints=False)
+        with signals.listening():
             signal.raise_signal(signal.SIGTERM)
             assert signals.received == signal.SIGTERM and not called
-        signals.pass_on()
+        signals.call_previous_handler()
         signal.raise_signal(signal.SIGTERM)
         assert called == ["theirs", "theirs"]
     finally:
@@ -122,8 +122,8 @@ def test_the_handlers_of_the_program_come_back_and_are_called_afterwards():
 def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        signals = StopSignals(says_so=False)
-        with signals.heard():
+        signals = StopSignals(prints=False)
+        with signals.listening():
             signal.raise_signal(signal.SIGINT)
         assert signals.received == 0
     finally:
@@ -132,10 +132,10 @@ def test_an_ignored_signal_stays_ignored():
 
 def test_the_echo_of_a_launcher_is_no_second_ctrl_c():
     now = iter([0.0, 0.5, 2.0])
-    signals = StopSignals(says_so=False, echoes=True, clock=lambda: next(now))
+    signals = StopSignals(prints=False, echoes=True, clock=lambda: next(now))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with signals.heard():
+        with signals.listening():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             with pytest.raises(KeyboardInterrupt):
@@ -145,7 +145,7 @@ def test_the_echo_of_a_launcher_is_no_second_ctrl_c():
 
 
 def test_a_signal_to_one_process_stops_all_of_them():
-    callback = StopAfterStep(StopSignals(says_so=False), lambda own: [own, TERM])
+    callback = StopAfterStep(StopSignals(prints=False), lambda own: [own, TERM])
     control = SimpleNamespace(should_save=False, should_training_stop=False)
     callback.on_step_end(None, SimpleNamespace(global_step=1), control)
     assert control.should_save and control.should_training_stop and callback.stopped_by == TERM
@@ -161,5 +161,5 @@ def test_a_signal_to_one_process_stops_all_of_them():
     ],
 )  # fmt: skip
 def test_what_a_stopped_run_says(saved, fault, step, says):
-    text = farewell(TERM, step, 9, saved, fault, "covey train x --resume")
+    text = stop_message(TERM, step, 9, saved, fault, "covey train x --resume")
     assert says in text and text.startswith(f"Stopped by SIGTERM after step {step} of 9.")

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from covey import GRPOConfig
 from covey.trainer import parts
-from covey.types import Completion, Prompt
+from covey.types import Completion, Gather, Prompt
 from covey.update.micro_batch import MicroBatch, build_micro_batches
 from covey.update.samples import Sample
 from covey.update.terms import Loss, loss_terms
 from covey.update.updater import needs_every_row
-from tests.ranks import Gather, on_ranks
+from tests.ranks import on_ranks
 
 VOCABULARY = 5
 Cut = Sequence[Sequence[Sequence[int]]]

@@ -14,7 +14,7 @@ import covey.kernels.head_logprobs as head_module
 from covey.kernels.blockwise_attention import PackedSection
 from covey.kernels.head_logprobs import LogitForm, chunked_logprobs
 from covey.types import Completion, Prompt
-from covey.update.forward import Forward, packed_logprobs, plain_logprobs, telling_rows
+from covey.update.forward import Forward, packed_logprobs, plain_logprobs, rows_to_compare
 from covey.update.micro_batch import micro_batch
 from covey.update.packed_attention import packed_attention
 from covey.update.packing import pack
@@ -342,4 +342,4 @@ def test_nothing_is_kept_where_there_is_no_backward_pass(monkeypatch):
 )
 def test_the_first_use_compares_siblings_and_a_stranger(groups, rows):
     """A check of the whole micro-batch would hold its logits, which packing is there to avoid."""
-    assert telling_rows(batch_of(groups)) == rows
+    assert rows_to_compare(batch_of(groups)) == rows

@@ -12,7 +12,8 @@ from covey.errors import ConfigError, CoveyError, DatasetError, RewardError
 
 if TYPE_CHECKING:
     from covey.rewards import Mixture
-    from covey.rewards.check.run import Row, Sampler
+    from covey.rewards.check.run import Sampler
+    from covey.rewards.options import Row
     from covey.types import PromptContent
 
 EXAMPLES = """

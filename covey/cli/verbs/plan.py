@@ -152,7 +152,7 @@ def data_rows(recipe: Recipe, plan: Plan, num_prompts: int | None) -> Rows:
 
 def size_of(dataset: Data, task_column: str) -> str:
     """Return the rows of a dataset in words, by task where it has tasks."""
-    from covey.trainer.checks import task_names
+    from covey.trainer.data import task_names
 
     if not hasattr(dataset, "__len__"):
         return "a stream"

@@ -1,11 +1,9 @@
-"""Completions that no reward should pay for."""
+"""Hostile completions, which no reward should pay for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from covey.rewards.check.golds import ANSWERS
+from covey.rewards.options import Row
 from covey.types import message_text
 
 LONG = 100_000
@@ -15,11 +13,14 @@ SHAPE_ONLY = frozenset({"other digits", "power tower", "latex tower"})
 """Well-formed texts with a hostile answer. A reward for the form alone may pay for them."""
 
 
-def attacks(row: Mapping[str, Any]) -> dict[str, str]:
-    """Hostile completions by name, for one row."""
+def attacks(row: Row) -> dict[str, str]:
+    """Return hostile completions by name, for one row."""
     prompt = row.get("prompt", "")
     echo = "\n".join(map(message_text, prompt)) if isinstance(prompt, list | tuple) else prompt
     gold = next((str(row[name]) for name in ANSWERS if isinstance(row.get(name), str | int | float)), "42")
+    # Arabic-Indic digits; another number where the answer has no digit, so that it differs.
+    translated = gold.translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩"))
+    other_digits = translated if translated != gold else "٤٢"
     return {
         "empty": "",
         "blank": " \n\t\n ",
@@ -35,12 +36,6 @@ def attacks(row: Mapping[str, Any]) -> dict[str, str]:
         "open boxes": "\\boxed{" * (LONG // 7),
         "power tower": "<think>\nHm.\n</think>\n<answer>9**9**9**9</answer>",
         "latex tower": "\\boxed{9^{9^{9^{9^{9}}}}}",
-        "other digits": f"<think>\nHm.\n</think>\n<answer>{_in_arabic(gold)}</answer>",
+        "other digits": f"<think>\nHm.\n</think>\n<answer>{other_digits}</answer>",
         "endless code": "```python\nwhile True:\n    pass\n```",
     }
-
-
-def _in_arabic(text: str) -> str:
-    """The same with Arabic-Indic digits; one digit where there was none, so that it differs."""
-    turned = text.translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩"))
-    return turned if turned != text else "٤٢"

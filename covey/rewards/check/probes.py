@@ -1,19 +1,17 @@
-"""The checks, one function each: a trial, samples, and a report that they add to."""
+"""The checks, one function each, of a trial and its samples; findings go into a report."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from covey.rewards.check.attacks import SHAPE_ONLY, attacks
 from covey.rewards.check.golds import FULL_MARKS, gold_completions, like_prompt
-from covey.rewards.check.report import CheckReport, RewardStatistics, Severity
-from covey.rewards.check.trial import Outcome, Sample, Trial
-
-Row = Mapping[str, Any]
+from covey.rewards.check.report import CheckReport, Severity
+from covey.rewards.check.trial import Sample, Trial, TrialOutcome
+from covey.rewards.options import Row
 
 NUM_THREADS = 4
 SLOW_SECONDS = 1.0
@@ -26,12 +24,16 @@ MAX_SAMPLES = 32
 
 def check_values(
     trial: Trial, samples: Sequence[Sample], report: CheckReport, are_real: bool
-) -> list[Outcome]:
-    """Range and spread, constants, faults. A constant says something only of real completions."""
+) -> list[TrialOutcome]:
+    """Check range and spread, constants, faults. A constant says something only of real completions."""
     name = trial.reward.name
     outcomes = trial.outcomes(samples)
     statistics = report.rewards[name]
-    _fill(statistics, [o.value for o in outcomes if o.value is not None])
+    values = [o.value for o in outcomes if o.value is not None]
+    if values:
+        mean = math.fsum(values) / len(values)
+        statistics.lowest, statistics.highest, statistics.mean = min(values), max(values), mean
+        statistics.std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
     faults = Counter(o.fault for o in outcomes if o.fault)
     explained = {o.fault for o in outcomes if o.is_explained} if len(outcomes) > faults.total() else ()
     for fault, count in faults.most_common(3):
@@ -47,15 +49,8 @@ def check_values(
     return outcomes
 
 
-def _fill(statistics: RewardStatistics, values: Sequence[float]) -> None:
-    if values:
-        mean = math.fsum(values) / len(values)
-        statistics.lowest, statistics.highest, statistics.mean = min(values), max(values), mean
-        statistics.std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
-
-
 def check_golds(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
-    """Right answers get full marks from their own reward."""
+    """Check that right answers get full marks from their own reward."""
     name = trial.reward.name
     best: list[tuple[Row, float]] = []
     for row in rows:
@@ -79,7 +74,7 @@ def check_golds(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
 
 
 def _looks_at_answers(trial: Trial, rows: Sequence[Row]) -> bool:
-    """Whether a reward compares with the row at all: one of form or length has no right answer."""
+    """Return whether a reward compares with the row at all: one of form or length has no right answer."""
     if hasattr(trial.reward.function, "gold_completion"):
         return True
     columns = {name for row in rows for name in row if name != "prompt"}
@@ -87,32 +82,23 @@ def _looks_at_answers(trial: Trial, rows: Sequence[Row]) -> bool:
 
 
 def check_repeat(
-    trial: Trial, samples: Sequence[Sample], first: Sequence[Outcome], report: CheckReport
+    trial: Trial, samples: Sequence[Sample], first: Sequence[TrialOutcome], report: CheckReport
 ) -> None:
-    """The same again gives the same."""
+    """Check that the same samples again get the same."""
     again = trial.outcomes(samples)
-    _compare(
-        trial, samples, first, again, report, "error", "determinism", "asked again, it says something else"
-    )
+    text = "asked again, it says something else"
+    _compare(trial, samples, first, again, report, "error", "determinism", text)
 
 
 def check_order(
-    trial: Trial, samples: Sequence[Sample], first: Sequence[Outcome], report: CheckReport
+    trial: Trial, samples: Sequence[Sample], first: Sequence[TrialOutcome], report: CheckReport
 ) -> None:
-    """Neither the order nor the company of a sample matters; a group reward may look at its group."""
+    """Check that neither order nor company of a sample matters; a group reward may look at its group."""
     if trial.reward.options.scope == "group":
         return
     backwards = trial.outcomes(list(reversed(samples)))[::-1]
-    if _compare(
-        trial,
-        samples,
-        first,
-        backwards,
-        report,
-        "error",
-        "order",
-        "in the opposite order, it says something else",
-    ):
+    text = "in the opposite order, it says something else"
+    if _compare(trial, samples, first, backwards, report, "error", "order", text):
         return
     alone = [trial.outcomes([sample])[0] for sample in samples[:MAX_SAMPLES]]
     advice = "on its own, a sample gets something else: it depends on the rest of the batch. Use scope='group' if on its group"
@@ -120,10 +106,10 @@ def check_order(
 
 
 def check_threads(
-    trial: Trial, samples: Sequence[Sample], first: Sequence[Outcome], report: CheckReport
+    trial: Trial, samples: Sequence[Sample], first: Sequence[TrialOutcome], report: CheckReport
 ) -> None:
-    """Several threads at a time get what one gets."""
-    found: dict[int, list[Outcome]] = {}
+    """Check that several threads at a time get the same as one."""
+    found: dict[int, list[TrialOutcome]] = {}
 
     def run(number: int) -> None:
         found[number] = trial.outcomes(samples)
@@ -134,14 +120,14 @@ def check_threads(
     for thread in threads:
         thread.join()
     for number in range(NUM_THREADS):
-        others = found.get(number, [Outcome(None, "it raised")] * len(samples))
+        others = found.get(number, [TrialOutcome(None, "it raised")] * len(samples))
         text = f"in {NUM_THREADS} threads at a time, it says something else"
         if _compare(trial, samples, first, others, report, "warning", "threads", text):
             return
 
 
 def check_latency(trial: Trial, samples: Sequence[Sample], report: CheckReport) -> None:
-    """Seconds per sample, one at a time."""
+    """Measure seconds per sample, one at a time."""
     seconds = sorted(trial.timed(sample)[1] for sample in samples[:MAX_SAMPLES])
     if not seconds:
         return
@@ -159,7 +145,7 @@ def check_latency(trial: Trial, samples: Sequence[Sample], report: CheckReport) 
 
 
 def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
-    """Hostile completions pay nothing, take no time, and raise nothing."""
+    """Check that hostile completions pay nothing, take no time, and raise nothing."""
     name, compares = trial.reward.name, _looks_at_answers(trial, rows)
     row, failed = rows[0], dict[str, list[str]]()
     for attack, text in attacks(row).items():
@@ -181,14 +167,14 @@ def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> Non
 def _compare(
     trial: Trial,
     samples: Sequence[Sample],
-    first: Sequence[Outcome],
-    second: Sequence[Outcome],
+    first: Sequence[TrialOutcome],
+    second: Sequence[TrialOutcome],
     report: CheckReport,
     severity: Severity,
     check: str,
     text: str,
 ) -> bool:
-    """Whether outcomes differ; reports the first that do."""
+    """Return whether outcomes differ; report the first that do."""
     for (row, _), one, other in zip(samples, first, second, strict=False):
         if not one.agrees(other):
             shown = f"{one.as_text} and then {other.as_text}"

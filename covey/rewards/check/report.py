@@ -1,17 +1,17 @@
-"""What a check found: for people a table, for machines a dictionary, for CI an exit code."""
+"""Findings of a check: for people a table, for machines a dictionary, for CI an exit code."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
 MARKS = {"error": "✗", "warning": "!", "note": "·"}
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """One thing worth knowing before a run."""
 
     severity: Severity
@@ -24,7 +24,7 @@ class Finding:
 
 @dataclass
 class RewardStatistics:
-    """What one reward said of the completions that it was shown."""
+    """Values and times of one reward over the completions that it was shown."""
 
     num_rows: int = 0
     """Rows that it applies to."""
@@ -47,14 +47,16 @@ class CheckReport:
     num_rows: int
     source: str
     """Where the completions came from: `stubs`, `file` or `model`."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CheckFinding] = field(default_factory=list)
     rewards: dict[str, RewardStatistics] = field(default_factory=dict)
 
     def add(self, severity: Severity, reward: str, check: str, text: str) -> None:
-        self.findings.append(Finding(severity, reward, check, _printable(text)))
+        # Text of completions ends up here; nothing in it may move a terminal's cursor.
+        printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        self.findings.append(CheckFinding(severity, reward, check, printable))
 
     @property
-    def errors(self) -> list[Finding]:
+    def errors(self) -> list[CheckFinding]:
         return [finding for finding in self.findings if finding.severity == "error"]
 
     @property
@@ -62,7 +64,7 @@ class CheckReport:
         """0: nothing stands in the way of a run; 1: an error does."""
         return 1 if self.errors else 0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {
             "num_rows": self.num_rows,
             "source": self.source,
@@ -86,11 +88,6 @@ class CheckReport:
         counts = {mark: sum(f.severity == mark for f in self.findings) for mark in MARKS}
         end = f"{counts['error']} errors, {counts['warning']} warnings, {counts['note']} notes"
         return f"{self.num_rows} rows, completions from {self.source}\n\n{table}\n\n{found or 'Nothing found.'}\n\n{end}"
-
-
-def _printable(text: str) -> str:
-    """Text of completions ends up here; nothing in it may move a terminal's cursor."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _cells(name: str, statistics: RewardStatistics) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
-"""Where a reward can run, other than inline. Each executor takes a reward, a batch and notes, and returns what the function
-returned."""
+"""Executors of rewards that do not run inline: event loop, thread, process, sandbox.
+
+Each takes a reward, a batch and notes, and returns the result of the function.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,12 @@ def call_on_loop(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
             reward.function(**reward.wanted(batch.arguments(notes))), reward.options.timeout
         )
 
-    future = event_loop().submit(limited())
     try:
-        return future.result()
+        return event_loop().run(limited())
     except TimeoutError:
         if reward.options.timeout is None:
             raise
         raise CallTimeout(f"cancelled after {reward.options.timeout} s") from None
-    finally:
-        future.cancel()
 
 
 _given_up: dict[str, list[threading.Thread]] = {}

@@ -25,10 +25,10 @@ class EventLoop:
         self._awaited: dict[threading.Thread, Future[Any]] = {}
         threading.Thread(target=self.loop.run_forever, name="covey-rewards", daemon=True).start()
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """Wait for a coroutine in the calling thread; `cancel` of that thread ends both."""
         future = self.submit(coroutine)
         self._awaited[threading.current_thread()] = future
@@ -50,7 +50,7 @@ _lock = threading.Lock()
 
 
 def event_loop() -> EventLoop:
-    """The loop of this process; a fork gets one of its own."""
+    """Return the loop of this process; a fork gets one of its own."""
     global _event_loop
     with _lock:
         if _event_loop is None or _event_loop.owner != os.getpid():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import threading
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.batch import Notes, RewardBatch
@@ -23,20 +23,26 @@ UNLIMITED = 86_400.0
 CODE = "from covey.rewards.execution.process_inside import call, load"
 
 
-def call_in_process(reward: Reward, batch: RewardBatch, notes: Notes) -> Any:
+Call = Callable[[RewardBatch, Notes, float], object]
+"""Batch, notes and a deadline in seconds → the result of the function."""
+
+
+def call_in_process(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
     """Call a reward in its process, with the whole batch; or sample by sample, where it has a deadline per sample."""
-    worker = _worker_of(reward)
+    with _lock:
+        worker = _workers.get(reward)
+        if worker is None or worker.owner != os.getpid():
+            worker = _workers[reward] = Worker(reward)
+    call = functools.partial(worker.call, reward)
     if reward.options.sample_timeout is None:
-        return worker.call(batch, notes, reward.options.timeout or UNLIMITED)
-    return sample_by_sample(reward, batch, notes, worker.call)
+        return call(batch, notes, reward.options.timeout or UNLIMITED)
+    return sample_by_sample(reward, batch, notes, call)
 
 
-def sample_by_sample(
-    reward: Reward, batch: RewardBatch, notes: Notes, call: Callable[[RewardBatch, Notes, float], Any]
-) -> Any:
-    """One value per sample; one that went wrong is the exception that says how."""
+def sample_by_sample(reward: Reward, batch: RewardBatch, notes: Notes, call: Call) -> list[object]:
+    """Return one value per sample; for one that went wrong, its exception."""
     assert reward.options.sample_timeout is not None
-    values: list[Any] = []
+    values: list[object] = []
     for row in range(len(batch)):
         own = Notes(1)
         try:
@@ -48,26 +54,33 @@ def sample_by_sample(
 
 
 class Worker:
-    """One process that holds one reward's function."""
+    """One process that holds one reward's function. It ends with the reward, to which nothing here may refer."""
 
     def __init__(self, reward: Reward) -> None:
-        self._wanted = reward.wanted
         self.owner = os.getpid()
         self._session = Session(trusted_child, CODE, trusted=True, setup=("load", _pickled(reward)))
         weakref.finalize(reward, self._session.close)
 
-    def call(self, batch: RewardBatch, notes: Notes, seconds: float) -> Any:
-        """What the function returns for a batch.
+    def call(self, reward: Reward, batch: RewardBatch, notes: Notes, seconds: float) -> object:
+        """Return the result of the function for a batch.
 
         Raises:
             CallTimeout, CallLost: or what the function raised.
         """
-        arguments = self._wanted(batch.arguments(notes))
+        arguments = reward.wanted(batch.arguments(notes))
         for own in ("log_extra", "log_metric"):
             arguments.pop(own, None)
-        if "trainer_state" in arguments:
-            arguments["trainer_state"] = _plain_state(arguments["trainer_state"])
-        result, extras, metrics, error = self._ask(pickle.dumps(arguments), len(batch), seconds)
+        state = arguments.get("trainer_state")
+        if state is not None:  # without the need to import the trainer
+            kept = {k: v for k, v in vars(state).items() if isinstance(v, int | float | str | bool | None)}
+            arguments["trainer_state"] = types.SimpleNamespace(**kept)
+        try:
+            pickled = self._session.call("call", pickle.dumps(arguments), len(batch), seconds=seconds)
+        except CallFailed as failure:
+            if failure.verdict.status == "timeout":
+                raise CallTimeout(f"killed after {seconds} s") from None
+            raise CallLost(f"its process ended: {failure.verdict.detail}") from None
+        result, extras, metrics, error = pickle.loads(pickled)
         if error is not None:
             raise error
         for column, values in extras.items():
@@ -76,29 +89,13 @@ class Worker:
             notes.log_metric(name, value)
         return result
 
-    def _ask(self, arguments: bytes, size: int, seconds: float) -> Any:
-        try:
-            return pickle.loads(self._session.call("call", arguments, size, seconds=seconds))
-        except CallFailed as failure:
-            if failure.verdict.status == "timeout":
-                raise CallTimeout(f"killed after {seconds} s") from None
-            raise CallLost(f"its process ended: {failure.verdict.detail}") from None
 
-
-_workers: weakref.WeakKeyDictionary[Any, Worker] = weakref.WeakKeyDictionary()
+_workers: weakref.WeakKeyDictionary[Reward, Worker] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _worker_of(reward: Reward) -> Worker:
-    with _lock:
-        worker = _workers.get(reward)
-        if worker is None or worker.owner != os.getpid():
-            worker = _workers[reward] = Worker(reward)
-        return worker
-
-
 def _pickled(reward: Reward) -> bytes:
-    """The function by its import path where that works, by value where it was defined in a script or inside a function."""
+    """Pickle the function by its import path where that works, by value where it was defined in a script or a function."""
     function = reward.function
     try:
         if getattr(function, "__module__", None) != "__main__":
@@ -114,13 +111,3 @@ def _pickled(reward: Reward) -> bytes:
             f"Reward {reward.name!r} cannot be sent to a process of its own ({type(error).__name__}: {error}). Define it at "
             "the top of a module, or use where='thread'."
         ) from error
-
-
-def _plain_state(state: Any) -> Any:
-    """The trainer's state without the need to import the trainer."""
-    kept = (
-        {k: v for k, v in vars(state).items() if isinstance(v, int | float | str | bool | None)}
-        if state
-        else {}
-    )
-    return types.SimpleNamespace(**kept) if state is not None else None

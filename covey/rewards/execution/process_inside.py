@@ -1,7 +1,8 @@
-"""Runs in a reward's own process: holds its function and calls it."""
+"""Code of a reward's own process: holds its function and calls it."""
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import traceback
 from typing import Any
@@ -11,8 +12,19 @@ from covey.rewards.batch import Notes
 _function: Any = None
 
 
+class RecordedNotes(Notes):
+    """Notes that also keep each metric as it was logged."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.logged: list[tuple[str, float]] = []
+
+    def log_metric(self, name: str, value: float) -> None:
+        self.logged.append((name, float(value)))
+
+
 def load(payload: bytes) -> str:
-    """Keep a function; what went wrong, empty where nothing did."""
+    """Keep a function; return what went wrong, empty where nothing did."""
     global _function
     try:
         _function = pickle.loads(payload)
@@ -22,45 +34,27 @@ def load(payload: bytes) -> str:
 
 
 def call(arguments: bytes, size: int) -> bytes:
-    """(result, extras, metrics, error) of a call, pickled."""
-    notes = _Recorded(size)
+    """Call the function; return (result, extras, metrics, error), pickled."""
+    notes = RecordedNotes(size)
+    outcome: tuple[object, dict[str, list[Any]], list[tuple[str, float]], BaseException | None]
     try:
         keywords = pickle.loads(arguments)
-        outcome: Any = (_called(keywords, notes), notes.extras, notes.told, None)
+        parameters = inspect.signature(_function).parameters
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        tools = {"log_extra": notes.log_extra, "log_metric": notes.log_metric}
+        keywords |= {name: tool for name, tool in tools.items() if takes_all or name in parameters}
+        result = _function(**keywords)
+        if hasattr(result, "tolist"):
+            result = result.tolist()
+        elif inspect.isgenerator(result):
+            result = list(result)
+        outcome = (result, notes.extras, notes.logged, None)
     except (Exception, SystemExit) as error:
         error.add_note("In the reward's own process:\n" + traceback.format_exc())
         outcome = (None, {}, [], error)
     try:
         return pickle.dumps(outcome)
     except Exception as error:
-        told = outcome[3] or error
-        text = "".join(traceback.format_exception_only(type(told), told)).strip()
+        reported = outcome[3] or error
+        text = "".join(traceback.format_exception_only(type(reported), reported)).strip()
         return pickle.dumps((None, {}, [], RuntimeError(text)))
-
-
-def _called(keywords: dict[str, Any], notes: _Recorded) -> Any:
-    import inspect
-
-    parameters = inspect.signature(_function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    tools = {"log_extra": notes.log_extra, "log_metric": notes.log_metric}
-    keywords |= {name: tool for name, tool in tools.items() if takes_all or name in parameters}
-    result = _function(**keywords)
-    return (
-        result.tolist()
-        if hasattr(result, "tolist")
-        else list(result)
-        if inspect.isgenerator(result)
-        else result
-    )
-
-
-class _Recorded(Notes):
-    """Notes that also remember each metric as it was told."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.told: list[tuple[str, float]] = []
-
-    def log_metric(self, name: str, value: float) -> None:
-        self.told.append((name, float(value)))

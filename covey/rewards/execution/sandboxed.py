@@ -6,13 +6,13 @@ source must stand alone: what it needs is imported inside it, from the standard 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
 import textwrap
 import threading
 import weakref
-from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.batch import Notes, RewardBatch
@@ -28,22 +28,30 @@ DEFAULT_SECONDS = 4.0
 NOT_CARRIED = ("trainer_state", "log_extra", "log_metric")
 
 
-def call_in_sandbox(reward: Reward, batch: RewardBatch, notes: Notes) -> Any:
+_sessions: weakref.WeakKeyDictionary[Reward, tuple[int, Session]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def call_in_sandbox(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
     """Call a reward's source in a locked process, with the whole batch; or sample by sample."""
-    session = _session_of(reward)
-
-    def call(part: RewardBatch, part_notes: Notes, seconds: float) -> Any:
-        arguments = reward.wanted(part.arguments(part_notes))
-        return _call(session, reward, {n: v for n, v in arguments.items() if n not in NOT_CARRIED}, seconds)
-
+    with _lock:
+        owner, session = _sessions.get(reward, (0, None))
+        if session is None or owner != os.getpid():
+            seconds = reward.options.sample_timeout or reward.options.timeout or DEFAULT_SECONDS
+            limits = Limits(cpu_seconds=math.ceil(seconds), wall_seconds=seconds, memory_mb=512)
+            session = Session(Sandbox(limits=limits).child, source_of(reward))
+            _sessions[reward] = (os.getpid(), session)
+    call = functools.partial(_call, session, reward)
     if reward.options.sample_timeout is None:
         return call(batch, notes, reward.options.timeout or DEFAULT_SECONDS)
     return sample_by_sample(reward, batch, notes, call)
 
 
-def _call(session: Session, reward: Reward, arguments: dict[str, Any], seconds: float) -> Any:
+def _call(session: Session, reward: Reward, batch: RewardBatch, notes: Notes, seconds: float) -> object:
+    arguments = reward.wanted(batch.arguments(notes))
+    carried = {name: value for name, value in arguments.items() if name not in NOT_CARRIED}
     try:
-        return session.call(reward.function.__name__, seconds=seconds, **arguments)
+        return session.call(reward.function.__name__, seconds=seconds, **carried)
     except Opaque as error:
         raise RewardError(
             f"Reward {reward.name!r} runs in the sandbox, and one of its columns holds what cannot cross: {error}. Only "
@@ -55,25 +63,8 @@ def _call(session: Session, reward: Reward, arguments: dict[str, Any], seconds: 
         raise CallLost(str(failure)) from None
 
 
-_sessions: weakref.WeakKeyDictionary[Any, tuple[int, Session]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def _session_of(reward: Reward) -> Session:
-    with _lock:
-        owner, session = _sessions.get(reward, (0, None))
-        if session is None or owner != os.getpid():
-            seconds = reward.options.sample_timeout or reward.options.timeout or DEFAULT_SECONDS
-            sandbox = Sandbox(
-                limits=Limits(cpu_seconds=math.ceil(seconds), wall_seconds=seconds, memory_mb=512)
-            )
-            session = Session(sandbox.child, source_of(reward))
-            _sessions[reward] = (os.getpid(), session)
-        return session
-
-
 def source_of(reward: Reward) -> str:
-    """The source of a reward's function, without its decorators.
+    """Return the source of a reward's function, without its decorators.
 
     Raises:
         RewardError: it is no function with a source, or it needs something from around it.

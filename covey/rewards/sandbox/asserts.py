@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import Any
+from collections.abc import Sequence
 
 from covey.rewards.sandbox.calls import ended_verdict, raised_verdict, with_rest
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import AssertsJob, Grade, Verdict
+from covey.rewards.sandbox.inside.verdict import PEER
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
 from covey.rewards.syntax import parsed
+
+GONE = "the code's process ended"
+"""The detail of a verdict that says so; how the process ended is read from its exit."""
 
 
 def grade_asserts(
@@ -19,10 +23,13 @@ def grade_asserts(
 ) -> Grade:
     """Run the code in one child and the tests in another; the two speak over a socket."""
     verdicts: list[Verdict] = []
-    with Child(code_zygote, limits) as candidate, _tests_beside(candidate, tests_zygote, limits) as tests:
+    with (
+        Child(code_zygote, limits) as candidate,
+        Child(tests_zygote, limits, {PEER: candidate.channel.fileno()}) as tests,
+    ):
         try:
             candidate.send({"mode": "serve", "code": job.code, "filename": "<solution>"})
-            candidate.hand_over()
+            candidate.hand_over()  # to the tests, which have a copy of the channel
             names = {**undefined_names([job.setup, *job.tests]), **job.names}
             tests.send({"names": names, "setup": job.setup, "tests": list(job.tests)})
             rest = _read_verdicts(tests, verdicts, len(job.tests), stop_early)
@@ -35,15 +42,8 @@ def grade_asserts(
         return with_rest(verdicts, rest, len(job.tests), end)
 
 
-GONE = "the code's process ended"
-
-
-def _tests_beside(candidate: Child, zygote: Zygote, limits: Limits) -> Child:
-    return Child(zygote, limits, {4: candidate.channel.fileno()})
-
-
 def _read_verdicts(tests: Child, verdicts: list[Verdict], count: int, stop_early: bool) -> Verdict:
-    """Collect verdicts as they come; what to fill up with those that do not come."""
+    """Collect verdicts as they come; return the verdict on tests that are not reached."""
     setup = _meaning(tests.receive(hashed=True))
     if setup.status != "ok":
         return Verdict(
@@ -59,7 +59,8 @@ def _read_verdicts(tests: Child, verdicts: list[Verdict], count: int, stop_early
     return Verdict("wrong", "not run")
 
 
-def _meaning(message: Any) -> Verdict:
+def _meaning(message: Sequence[object]) -> Verdict:
+    """Return the verdict that a message of the tests' process stands for."""
     kind, detail = message[0], str(message[1]) if len(message) > 1 else ""
     if kind == "passed":
         return Verdict("ok")
@@ -75,7 +76,7 @@ def _meaning(message: Any) -> Verdict:
 
 
 def undefined_names(sources: list[str]) -> dict[str, str]:
-    """Names that the tests use and neither define nor find among the builtins: functions of the code."""
+    """Return the names that the tests use and neither define nor find among the builtins: functions of the code."""
     used: set[str] = set()
     defined: set[str] = set(dir(builtins))
     for source in sources:
@@ -84,18 +85,14 @@ def undefined_names(sources: list[str]) -> dict[str, str]:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # reported where it is executed
         for node in ast.walk(tree):
-            _note(node, used, defined)
+            if isinstance(node, ast.Name):
+                (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+                defined.add(node.name)
+            elif isinstance(node, ast.arg):
+                defined.add(node.arg)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ExceptHandler) and node.name:
+                defined.add(node.name)
     return {name: name for name in sorted(used - defined)}
-
-
-def _note(node: ast.AST, used: set[str], defined: set[str]) -> None:
-    if isinstance(node, ast.Name):
-        (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
-    elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-        defined.add(node.name)
-    elif isinstance(node, ast.arg):
-        defined.add(node.arg)
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ExceptHandler) and node.name:
-        defined.add(node.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeGuard
 
 from covey.rewards.sandbox.child import Child, ChildEnded, Exit, TooLate, TooMuch
 from covey.rewards.sandbox.compare import same_value
@@ -33,26 +33,27 @@ def grade_calls(zygote: Zygote, job: CallsJob, limits: Limits, stop_early: bool 
 
 
 def with_rest(verdicts: list[Verdict], rest: Verdict, count: int, end: Exit | None) -> Grade:
-    """A grade of `count` verdicts, those that were not reached filled up with `rest`."""
+    """Return a grade of `count` verdicts; `rest` stands for those that were not reached."""
     filled = (*verdicts, *[rest] * (count - len(verdicts)))
     return Grade(filled, end.cpu_seconds if end else 0.0, end.peak_mb if end else 0.0)
 
 
-def start_fault(message: Any) -> Verdict | None:
-    """Why the code could not be executed; None where it was."""
+def start_fault(message: object) -> Verdict | None:
+    """Return why the code could not be executed; None where it was."""
     if message == ("ready",):
         return None
-    if _is(message, "raised", 3):
-        return raised_verdict(*message[1:])
+    if is_message(message, "raised", 3):
+        return raised_verdict(message[1], message[2])
     return Verdict("crash", "it did not get ready")
 
 
-def raised_verdict(kind: Any, text: Any) -> Verdict:
+def raised_verdict(kind: object, text: object) -> Verdict:
+    """Return the verdict on an exception, by the name of its class and its text."""
     return Verdict("memory" if kind == "MemoryError" else "crash", f"{kind}: {text}")
 
 
 def ended_verdict(error: Exception, end: Exit | None, limits: Limits) -> Verdict:
-    """What it means that a child did not answer."""
+    """Return the verdict on a child that did not answer."""
     if isinstance(error, TooLate):
         return Verdict("timeout", f"more than {limits.wall_seconds} s")
     if isinstance(error, TooMuch):
@@ -66,28 +67,33 @@ def ended_verdict(error: Exception, end: Exit | None, limits: Limits) -> Verdict
     )
 
 
-def _verdict(call: Call, answer: Any) -> Verdict:
-    if _is(answer, "value", 3):
-        if same_value(call.expected, answer[1]):
-            return Verdict("ok")
-        return Verdict(
-            "wrong", f"{call.name} returned {shortened(answer[1])}, expected {shortened(call.expected)}"
-        )
-    if _is(answer, "raised", 3):
-        return raised_verdict(*answer[1:])
-    if _is(answer, "opaque", 2):
+def value_verdict(call: Call, value: object) -> Verdict:
+    """Return the verdict on the value that a call returned."""
+    if same_value(call.expected, value):
+        return Verdict("ok")
+    return Verdict("wrong", f"{call.name} returned {shortened(value)}, expected {shortened(call.expected)}")
+
+
+def _verdict(call: Call, answer: object) -> Verdict:
+    """Return the verdict on what the code's process answered to a call."""
+    if is_message(answer, "value", 3):
+        return value_verdict(call, answer[1])
+    if is_message(answer, "raised", 3):
+        return raised_verdict(answer[1], answer[2])
+    if is_message(answer, "opaque", 2):
         return Verdict("wrong", f"{call.name} returned {answer[1]}")
-    if _is(answer, "missing", 2):
+    if is_message(answer, "missing", 2):
         return Verdict("wrong", f"there is no {call.name!r}")
     return Verdict("crash", "an answer that is none")
 
 
-def _is(message: Any, kind: str, size: int) -> bool:
+def is_message(message: object, kind: str, size: int) -> TypeGuard[tuple[object, ...]]:
+    """Return whether a hostile process sent a tuple of this kind and size."""
     return type(message) is tuple and len(message) == size and message[0] == kind
 
 
-def shortened(value: Any, limit: int = 200) -> str:
-    """A value as text for people; huge integers are not spelled out, which takes quadratic time."""
+def shortened(value: object, limit: int = 200) -> str:
+    """Return a value as text for people; huge integers are not spelled out, which takes quadratic time."""
     if isinstance(value, int) and value.bit_length() > 1000:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, list | tuple | dict | set | frozenset) and len(value) > 20:

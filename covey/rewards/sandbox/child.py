@@ -1,4 +1,4 @@
-"""The host's side of one child: what it says, before a deadline, and how it ended."""
+"""Host's side of one child: messages before a deadline, and the way the child ended."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from covey.rewards.sandbox.inside.codec import Malformed, decode, encode
 from covey.rewards.sandbox.inside.frames import HEADER
@@ -17,16 +17,21 @@ from covey.rewards.sandbox.inside.zygote import EXIT
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
 
-REAP_SECONDS = 10.0
-"""How long the end of a killed child may take to be reported, on a busy machine."""
+A = TypeVar("A")
+T = TypeVar("T")
 
+REAP_SECONDS = 10.0
+"""Seconds within which the end of a killed child is reported, on a busy machine."""
 
 COUNTED = 0.5
-"""The kernel keeps the limit by counting ticks and reports time as it was spent; on a busy machine the two differ."""
+"""Share of the limit that a child which was stopped by it has spent at least.
+
+The kernel keeps the limit by counting ticks and reports time as it was spent; on a busy machine the two differ.
+"""
 
 
 class ChildEnded(Exception):
-    """The child's end of the channel is closed, or it said something that is no message."""
+    """The child's end of the channel is closed, or it sent something that is no message."""
 
 
 class TooLate(Exception):
@@ -34,12 +39,12 @@ class TooLate(Exception):
 
 
 class TooMuch(Exception):
-    """It said more than it may."""
+    """It sent more than it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a child ended, as the kernel told the zygote."""
+    """End of a child, as the kernel reported it to the zygote."""
 
     signaled: bool
     code: int
@@ -48,7 +53,7 @@ class Exit:
     peak_mb: float
 
     def ran_out(self, limits: Limits) -> bool:
-        """Whether its processor time was up: that of its limits, or one that it set itself a timer for."""
+        """Return whether its processor time was up: that of its limits, or one that it set itself a timer for."""
         if self.signaled and self.code == signal.SIGPROF:
             return True
         by_limit = self.signaled and self.code in (signal.SIGXCPU, signal.SIGKILL)
@@ -92,16 +97,17 @@ class Child:
         self._received = 0
         return self
 
-    def send(self, value: Any) -> None:
-        """
+    def send(self, value: object) -> None:
+        """Send a message.
+
         Raises:
             ChildEnded, TooLate
         """
         payload = encode(value)
-        self._patiently(self._channel.sendall, HEADER.pack(len(payload)) + payload)
+        self._before_deadline(self._channel.sendall, HEADER.pack(len(payload)) + payload)
 
     def receive(self, hashed: bool = False) -> Any:
-        """The next message; sets and dictionaries in it are `Bag` and `Pairs`, unless the child is trusted (`hashed`).
+        """Return the next message; sets and dictionaries in it are `Bag` and `Pairs`, unless the child is trusted (`hashed`).
 
         Raises:
             ChildEnded, TooLate, TooMuch
@@ -121,25 +127,28 @@ class Child:
             self.leash.send(b"k")
 
     def close(self) -> Exit | None:
-        """Kill the child where it still runs, wait for its end; how it ended, None where the zygote is gone too."""
+        """Kill the child where it still runs, wait for its end; return how it ended, None where the zygote is gone too."""
         if self._exit is None and self.leash.fileno() >= 0:
             self._channel.close()
             self.kill()
-            self._exit = _read_exit(self.leash)
-            self.leash.close()
+            with self.leash, contextlib.suppress(OSError, struct.error):
+                self.leash.settimeout(REAP_SECONDS)
+                signaled, code, cpu_seconds, peak_kib = EXIT.unpack(self.leash.recv(EXIT.size))
+                self._exit = Exit(bool(signaled), code, cpu_seconds, peak_kib / 1024)
         return self._exit
 
     def _exactly(self, size: int) -> bytes:
         parts = []
         while size:
-            part = self._patiently(self._channel.recv, min(size, 1 << 20))
+            part = self._before_deadline(self._channel.recv, min(size, 1 << 20))
             if not part:
                 raise ChildEnded("it ended")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
 
-    def _patiently(self, operation: Any, argument: Any) -> Any:
+    def _before_deadline(self, operation: Callable[[A], T], argument: A) -> T:
+        """Return what an operation on the channel returns, before the deadline."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TooLate
@@ -150,13 +159,3 @@ class Child:
             raise TooLate from None
         except OSError as error:
             raise ChildEnded(str(error)) from None
-
-
-def _read_exit(leash: socket.socket) -> Exit | None:
-    leash.settimeout(REAP_SECONDS)
-    try:
-        data = leash.recv(EXIT.size)
-        signaled, code, cpu_seconds, peak_kib = EXIT.unpack(data)
-    except (OSError, struct.error):
-        return None
-    return Exit(bool(signaled), code, cpu_seconds, peak_kib / 1024)

@@ -1,17 +1,16 @@
-"""Does a value that came out of a hostile process equal the expected one? Decided in the host, on exact builtin types."""
+"""Comparison of values from a hostile process with the expected ones, in the host, on exact builtin types."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from covey.rewards.sandbox.inside.codec import Bag, Pairs, encode
 
 REL_TOLERANCE = 1e-9
 
 
-def same_value(expected: Any, got: Any, rel: float = REL_TOLERANCE) -> bool:
-    """As Python's `==`, with three differences.
+def same_value(expected: object, got: object, rel: float = REL_TOLERANCE) -> bool:
+    """Return whether two values are equal as with Python's `==`, with three differences.
 
     Lists and tuples are equal when their elements are, as JSON knows lists only. Numbers are equal within a relative
     `rel` where a float is expected. NaN equals NaN where it is expected.
@@ -21,17 +20,25 @@ def same_value(expected: Any, got: Any, rel: float = REL_TOLERANCE) -> bool:
     if isinstance(expected, int | float | complex):
         return _same_number(expected, got, rel)
     if isinstance(expected, list | tuple):
-        return _same_sequence(expected, got, rel)
+        if not isinstance(got, list | tuple) or isinstance(got, Bag | Pairs) or len(got) != len(expected):
+            return False
+        return all(same_value(e, g, rel) for e, g in zip(expected, got, strict=True))
     if isinstance(expected, set | frozenset):
         return isinstance(got, Bag | set | frozenset) and {_key(e) for e in expected} == {
             _key(g) for g in got
         }
     if isinstance(expected, dict):
-        return _same_dict(expected, got, rel)
+        items = got if isinstance(got, Pairs) else list(got.items()) if isinstance(got, dict) else None
+        if items is None or len(items) != len(expected):
+            return False
+        found = {_key(key): value for key, value in items}
+        keyed = ((_key(key), value) for key, value in expected.items())
+        return all(key in found and same_value(value, found[key], rel) for key, value in keyed)
     return type(expected) is type(got) and bool(expected == got)
 
 
-def _same_number(expected: Any, got: Any, rel: float) -> bool:
+def _same_number(expected: complex, got: object, rel: float) -> bool:
+    """Return whether two numbers are equal, within `rel` of the larger where a float is expected."""
     if not isinstance(got, int | float | complex):
         return False
     if expected == got or (expected != expected and got != got):
@@ -45,28 +52,13 @@ def _same_number(expected: Any, got: Any, rel: float) -> bool:
     return math.isfinite(gap) and math.isfinite(size) and gap <= rel * size
 
 
-def _same_sequence(expected: Any, got: Any, rel: float) -> bool:
-    if not isinstance(got, list | tuple) or isinstance(got, Bag | Pairs) or len(got) != len(expected):
-        return False
-    return all(same_value(e, g, rel) for e, g in zip(expected, got, strict=True))
-
-
-def _same_dict(expected: dict[Any, Any], got: Any, rel: float) -> bool:
-    items = got if isinstance(got, Pairs) else list(got.items()) if isinstance(got, dict) else None
-    if items is None or len(items) != len(expected):
-        return False
-    found = {_key(key): value for key, value in items}
-    return all(
-        _key(key) in found and same_value(value, found[_key(key)], rel) for key, value in expected.items()
-    )
-
-
-def _key(value: Any) -> bytes:
-    """Bytes that are equal where Python's `==` and `hash` say that two keys are the same one."""
+def _key(value: object) -> bytes:
+    """Return bytes that are equal where Python's `==` and `hash` say that two keys are the same one."""
     return encode(_normal(value))
 
 
-def _normal(value: Any) -> Any:
+def _normal(value: object) -> object:
+    """Return a value that is encoded alike for all keys that are equal to it."""
     if isinstance(value, bool | int | float | complex):
         return _plain_number(value)
     if isinstance(value, tuple):
@@ -78,8 +70,8 @@ def _normal(value: Any) -> Any:
     return value
 
 
-def _plain_number(value: Any) -> Any:
-    """1, 1.0, True and 1+0j are one key."""
+def _plain_number(value: complex) -> complex:
+    """Return a number in its simplest type: 1, 1.0, True and 1+0j are one key."""
     if isinstance(value, complex):
         return _plain_number(value.real) if value.imag == 0 else value
     if isinstance(value, float):
@@ -88,7 +80,7 @@ def _plain_number(value: Any) -> Any:
 
 
 def same_output(expected: str, got: str) -> bool:
-    """Equal line by line; spaces at the end of lines and empty lines at the end of the text do not count."""
+    """Return whether two texts are equal line by line; spaces at the end of lines and empty lines at the end of the text do not count."""
     return _lines(expected) == _lines(got)
 
 

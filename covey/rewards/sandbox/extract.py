@@ -1,4 +1,4 @@
-"""The code that a completion gives."""
+"""Code of a completion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_CHARACTERS = 65_536
 
 
 def extract_code(text: str) -> str | None:
-    """The only `<code>` block, or else the last fenced block that is Python or says nothing of its language.
+    """Return the only `<code>` block, or else the last fenced block that is Python or says nothing of its language.
 
     Only what follows the reasoning counts. None where there is no code, or too much of it.
     """
@@ -23,8 +23,10 @@ def extract_code(text: str) -> str | None:
 
 
 def _last_fence(text: str) -> str | None:
-    """The parts at odd places stand between fences; the last one without a closing fence does not count."""
-    parts = text.split("```")
+    """Return the last fenced block that is Python or names no language; None where there is none."""
+    parts = text.split(
+        "```"
+    )  # those at odd places are inside fences, but for the last without a closing fence
     inside = parts[1:-1:2] if len(parts) % 2 else parts[1:-2:2]
     for part in reversed(inside):
         language, newline, body = part.partition("\n")

@@ -1,13 +1,13 @@
-"""What is asked of the sandbox, and what it answers."""
+"""Jobs of the sandbox, and their grades."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-Status = Literal["ok", "wrong", "timeout", "memory", "output", "crash", "unsupported", "infrastructure"]
-"""How a test, or a program, ended.
+RunStatus = Literal["ok", "wrong", "timeout", "memory", "output", "crash", "unsupported", "infrastructure"]
+"""The end of a test, or of a program.
 
 `ok`              passed
 `wrong`           ran, and gave another value or output than expected
@@ -25,12 +25,12 @@ OUR_FAULTS = frozenset({"unsupported", "infrastructure"})
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call with what it must return."""
+    """One call with the value that it must return."""
 
     name: str
-    args: tuple[Any, ...]
-    expected: Any
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[object, ...]
+    expected: object
+    kwargs: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +66,22 @@ Job = CallsJob | StdioJob | AssertsJob
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one test ended."""
+    """The end of one test."""
 
-    status: Status
+    status: RunStatus
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """How the tests of one job ended, in order."""
+    """Verdicts on the tests of one job, in order."""
 
     verdicts: tuple[Verdict, ...]
     cpu_seconds: float = 0.0
     peak_mb: float = 0.0
 
     @property
-    def status(self) -> Status:
+    def status(self) -> RunStatus:
         """`ok` where all passed; what is our fault before what is the code's; else the first that did not pass."""
         statuses = [verdict.status for verdict in self.verdicts]
         for group in (OUR_FAULTS, POLICY_FAULTS):
@@ -97,15 +97,15 @@ class Grade:
 
     @property
     def detail(self) -> str:
-        """What the first test that did not pass has to say."""
+        """Status and detail of the first test that did not pass; empty where all passed."""
         return next((f"{v.status}: {v.detail}" for v in self.verdicts if v.status != "ok"), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a program did."""
+    """Output and end of a program."""
 
-    status: Status
+    status: RunStatus
     stdout: str
     stderr: str
     detail: str = ""

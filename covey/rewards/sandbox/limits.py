@@ -1,12 +1,12 @@
-"""What a child may use, and the walls around it."""
+"""Resources that a child may use, and the walls around it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-Level = Literal["limits", "seccomp", "full"]
-LEVELS: tuple[Level, ...] = ("limits", "seccomp", "full")
+IsolationLevel = Literal["limits", "seccomp", "full"]
+LEVELS: tuple[IsolationLevel, ...] = get_args(IsolationLevel)
 """From weak to strong.
 
 `limits`   resource limits only: code can read files, talk to the network and start processes
@@ -19,7 +19,7 @@ ALL_WALLS = ("seccomp", "landlock", "namespaces")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one child may use.
+    """Resources that one child may use.
 
     Busy code ends by `cpu_seconds`, which does not depend on what else the machine does; sleeping or stopped code ends
     by `wall_seconds`.
@@ -38,13 +38,10 @@ class Limits:
     result_bytes: int = 1_048_576
     """All values that come back, together."""
 
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What a zygote found that this machine offers."""
+    """Walls that this machine offers, as a zygote found them."""
 
     seccomp: bool = False
     landlock: int = 0
@@ -52,12 +49,12 @@ class Walls:
     namespaces: tuple[str, ...] = ()
 
     @property
-    def level(self) -> Level:
+    def level(self) -> IsolationLevel:
         if not self.seccomp:
             return "limits"
         return "full" if self.landlock and {"pid", "net"} <= set(self.namespaces) else "seccomp"
 
-    def reaches(self, level: Level) -> bool:
+    def reaches(self, level: IsolationLevel) -> bool:
         return LEVELS.index(self.level) >= LEVELS.index(level)
 
     def __str__(self) -> str:

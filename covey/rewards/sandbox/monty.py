@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from covey.errors import SandboxError
-from covey.rewards.sandbox.calls import shortened, with_rest
-from covey.rewards.sandbox.compare import same_value
+from covey.rewards.sandbox.calls import value_verdict, with_rest
 from covey.rewards.sandbox.grade import Call, CallsJob, Grade, Verdict
 from covey.rewards.sandbox.inside.codec import Opaque, decode, encode
 from covey.rewards.sandbox.limits import Limits
+
+
+class Interpreter(Protocol):
+    """Session of pydantic-monty: an interpreter that keeps the names of earlier code."""
+
+    def feed_run(self, code: str, inputs: Mapping[str, object]) -> object: ...
 
 
 class MontyPool:
@@ -42,7 +48,12 @@ class MontyPool:
         """Run the code once and call its functions one after the other."""
         verdicts: list[Verdict] = []
         caps = {"max_feed_duration_secs": float(limits.cpu_seconds), "max_memory": limits.memory_mb << 20}
-        with self._opened().checkout(limits=caps) as session:
+        with self._lock:
+            if self._owner != os.getpid():
+                self._pool = self._monty.Monty(max_checkouts_per_worker=1, request_timeout=60.0).__enter__()
+                self._owner = os.getpid()
+            pool = self._pool
+        with pool.checkout(limits=caps) as session:
             fault = self._run(session, job.code, {})[1]
             for call in job.calls if fault is None else ():
                 verdicts.append(self._verdict(session, call))
@@ -50,7 +61,8 @@ class MontyPool:
                     break
         return with_rest(verdicts, fault or Verdict("wrong", "not run"), len(job.calls), None)
 
-    def _verdict(self, session: Any, call: Call) -> Verdict:
+    def _verdict(self, session: Interpreter, call: Call) -> Verdict:
+        """Return the verdict on one call in a session."""
         inputs = {"covey_args": list(call.args), "covey_kwargs": dict(call.kwargs)}
         value, fault = self._run(session, f"{call.name}(*covey_args, **covey_kwargs)", inputs)
         if fault is not None:
@@ -59,31 +71,18 @@ class MontyPool:
             plain = decode(encode(value), hashed=False)  # exact builtin types, bounded in depth
         except (Opaque, RecursionError) as error:
             return Verdict("wrong", f"{call.name} returned {error}")
-        if same_value(call.expected, plain):
-            return Verdict("ok")
-        return Verdict(
-            "wrong", f"{call.name} returned {shortened(plain)}, expected {shortened(call.expected)}"
-        )
+        return value_verdict(call, plain)
 
-    def _run(self, session: Any, code: str, inputs: dict[str, Any]) -> tuple[Any, Verdict | None]:
+    def _run(
+        self, session: Interpreter, code: str, inputs: Mapping[str, object]
+    ) -> tuple[object, Verdict | None]:
+        """Return the value of some code, or the verdict on code that has none."""
         try:
             return session.feed_run(code, inputs=inputs), None
         except self._monty.MontyCrashedError as error:
             return None, Verdict("timeout" if error.timed_out else "crash", str(error))
         except Exception as error:  # whatever it raises, it is an answer to hostile code
             text = str(error)[:300]
-            status = (
-                "timeout"
-                if text.startswith("TimeoutError")
-                else "memory"
-                if text.startswith("MemoryError")
-                else None
-            )
-            return None, Verdict(status or "unsupported", text)  # type: ignore[arg-type]
-
-    def _opened(self) -> Any:
-        with self._lock:
-            if self._owner != os.getpid():
-                self._pool = self._monty.Monty(max_checkouts_per_worker=1, request_timeout=60.0).__enter__()
-                self._owner = os.getpid()
-            return self._pool
+            if text.startswith("TimeoutError"):
+                return None, Verdict("timeout", text)
+            return None, Verdict("memory" if text.startswith("MemoryError") else "unsupported", text)

@@ -13,9 +13,17 @@ from typing import Any, ClassVar, Literal, get_args
 
 from covey.errors import RewardError
 from covey.rewards.contract import Failure
-from covey.rewards.rules.extract import said_by
+from covey.rewards.rules.extract import texts_without_echo
 from covey.rewards.sandbox.extract import extract_code
-from covey.rewards.sandbox.grade import OUR_FAULTS, AssertsJob, Call, CallsJob, Grade, Job, Status, StdioJob
+from covey.rewards.sandbox.grade import (
+    OUR_FAULTS,
+    AssertsJob,
+    Call,
+    CallsJob,
+    Job,
+    RunStatus,
+    StdioJob,
+)
 from covey.rewards.sandbox.sandbox import Sandbox, shared_sandbox
 from covey.types import PromptContent
 
@@ -24,7 +32,7 @@ LogMetric = Callable[[str, float], None]
 
 
 class _CodeReward:
-    """Makes a job of each completion, runs them, and turns grades into numbers."""
+    """Base of the rewards that run code: jobs from completions, numbers from grades."""
 
     pure = True
     _name: ClassVar[str]
@@ -53,33 +61,46 @@ class _CodeReward:
         completions: Sequence[PromptContent],
         prompts: Sequence[PromptContent] | None = None,
         log_metric: LogMetric | None = None,
-        **columns: Any,
+        **columns: object,
     ) -> list[float | None]:
-        codes = [extract_code(text) for text in said_by(completions, prompts)]
-        rows = [
-            {name: values[row] for name, values in columns.items() if _is_column(values, row)}
-            for row in range(len(codes))
-        ]
+        codes = [extract_code(text) for text in texts_without_echo(completions, prompts)]
+        rows: list[dict[str, Any]] = [{} for _ in codes]
+        for name, values in columns.items():
+            if isinstance(values, Sequence) and not isinstance(values, str):
+                for row, value in zip(rows, values, strict=False):
+                    row[name] = value
         applies = [row.get(self.tests) is not None for row in rows]
         jobs = {
-            i: self._job(code, rows[i]) for i, code in enumerate(codes) if applies[i] and code is not None
+            i: self.make_job(code, rows[i]) for i, code in enumerate(codes) if applies[i] and code is not None
         }
-        grades = dict(zip(jobs, self._grades(list(jobs.values())), strict=True))
-        statuses = [grades[i].status if i in grades else "no_code" for i in range(len(codes)) if applies[i]]
-        _note(statuses, log_metric)
-        scores = {i: self._score(grade) for i, grade in grades.items()}
-        return [scores.get(i, 0.0) if applies[i] else None for i in range(len(codes))]
+        graded = self.sandbox.grade_all(list(jobs.values()), self.scoring == "all") if jobs else []
+        grades = dict(zip(jobs, graded, strict=True))
+        if log_metric is not None and any(applies):
+            # also the shares of what did not happen, so that curves have no holes
+            counts = Counter(
+                grades[i].status if i in grades else "no_code" for i in range(len(codes)) if applies[i]
+            )
+            for status in (*get_args(RunStatus), "no_code"):
+                log_metric(f"code/{status}_share", counts[status] / sum(applies))
+        scores: list[float | None] = [0.0 if is_judged else None for is_judged in applies]
+        for i, grade in grades.items():
+            if grade.status in OUR_FAULTS:
+                scores[i] = Failure(grade.detail)
+            else:
+                scores[i] = grade.passed_share if self.scoring == "share" else float(grade.status == "ok")
+        return scores
 
-    def _grades(self, jobs: list[Job]) -> list[Grade]:
-        return self.sandbox.grade_all(jobs, stop_early=self.scoring == "all") if jobs else []
+    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
+        """Return the job of one completion.
 
-    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
+        Args:
+            code: of the completion.
+            row: the dataset's columns of its row.
+
+        Raises:
+            RewardError: the row's tests are none.
+        """
         raise NotImplementedError
-
-    def _score(self, grade: Grade) -> float:
-        if grade.status in OUR_FAULTS:
-            return Failure(grade.detail)
-        return grade.passed_share if self.scoring == "share" else float(grade.status == "ok")
 
 
 class CallTests(_CodeReward):
@@ -107,19 +128,18 @@ class CallTests(_CodeReward):
         super().__init__(scoring, sandbox, tests)
         self.entry_point = entry_point
 
-    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
-        tests = _listed(row[self.tests], self.__name__)
-        return CallsJob(code, tuple(self._call(test, row) for test in tests))
-
-    def _call(self, test: Any, row: Mapping[str, Any]) -> Call:
-        if not isinstance(test, Mapping) or "args" not in test or "expected" not in test:
-            raise _bad_test(self.__name__, test, '{"args": [...], "expected": value}')
-        name = test.get("name") or row.get(self.entry_point)
-        if not isinstance(name, str):
-            raise RewardError(
-                f"Reward {self.__name__!r}: a test names no function, and the row has no {self.entry_point!r}: {test!r}."
-            )
-        return Call(name, tuple(test["args"]), test["expected"], dict(test.get("kwargs") or {}))
+    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
+        calls = []
+        for test in _listed(row[self.tests], self.__name__):
+            if not isinstance(test, Mapping) or "args" not in test or "expected" not in test:
+                raise _bad_test(self.__name__, test, '{"args": [...], "expected": value}')
+            name = test.get("name") or row.get(self.entry_point)
+            if not isinstance(name, str):
+                raise RewardError(
+                    f"Reward {self.__name__!r}: a test names no function, and the row has no {self.entry_point!r}: {test!r}."
+                )
+            calls.append(Call(name, tuple(test["args"]), test["expected"], dict(test.get("kwargs") or {})))
+        return CallsJob(code, tuple(calls))
 
 
 class StdioTests(_CodeReward):
@@ -138,7 +158,7 @@ class StdioTests(_CodeReward):
 
     _name = "stdio_tests"
 
-    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
+    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
         given = row[self.tests]
         given = json.loads(given) if isinstance(given, str) else given
         if isinstance(given, Mapping) and "inputs" in given:
@@ -146,7 +166,7 @@ class StdioTests(_CodeReward):
             return StdioJob(code, tuple((str(i), str(o)) for i, o in pairs))
         return StdioJob(code, tuple(self._pair(test) for test in _listed(given, self.__name__)))
 
-    def _pair(self, test: Any) -> tuple[str, str]:
+    def _pair(self, test: object) -> tuple[str, str]:
         for source, wanted in (("input", "output"), ("stdin", "stdout")):
             if isinstance(test, Mapping) and wanted in test:
                 return str(test.get(source) or ""), str(test[wanted])
@@ -183,7 +203,7 @@ class AssertTests(_CodeReward):
         super().__init__(scoring, sandbox, tests)
         self.entry_point, self.setup = entry_point, setup
 
-    def _job(self, code: str, row: Mapping[str, Any]) -> Job:
+    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
         tests = row[self.tests]
         tests = (tests,) if isinstance(tests, str) else tuple(tests)
         if not all(isinstance(test, str) for test in tests) or not tests:
@@ -195,29 +215,22 @@ class AssertTests(_CodeReward):
         return AssertsJob(code, tests, row.get(self.setup) or "", names)
 
 
-def _is_column(values: Any, row: int) -> bool:
-    return isinstance(values, Sequence) and not isinstance(values, str) and row < len(values)
+def _listed(tests: object, reward: str) -> list[object]:
+    """Return the tests of a row as a list.
 
-
-def _listed(tests: Any, reward: str) -> list[Any]:
+    Raises:
+        RewardError: they are none, or no list.
+    """
     try:
         listed = json.loads(tests) if isinstance(tests, str) else tests
     except ValueError as error:
         raise RewardError(
-            f"Reward {reward!r}: a row's tests are text that is no JSON ({error}): {tests[:200]!r}."
+            f"Reward {reward!r}: a row's tests are text that is no JSON ({error}): {str(tests)[:200]!r}."
         ) from None
     if not isinstance(listed, list | tuple) or not listed:
         raise _bad_test(reward, tests, "a list of tests that is not empty")
     return list(listed)
 
 
-def _bad_test(reward: str, test: Any, expected: str) -> RewardError:
+def _bad_test(reward: str, test: object, expected: str) -> RewardError:
     return RewardError(f"Reward {reward!r}: a row's tests are {repr(test)[:200]}; expected {expected}.")
-
-
-def _note(statuses: Sequence[str], log_metric: LogMetric | None) -> None:
-    """The share of each way to end, also of those that did not happen, so that curves have no holes."""
-    counts = Counter(statuses)
-    if log_metric is not None and statuses:
-        for status in (*get_args(Status), "no_code"):
-            log_metric(f"code/{status}_share", counts[status] / len(statuses))

@@ -1,4 +1,4 @@
-"""The sandbox as one object: zygotes that start when they are needed, and the jobs that are run in them."""
+"""Sandbox: zygotes that start when they are needed, and the jobs that are run in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Literal
 
 from covey.errors import SandboxError
 from covey.rewards.sandbox.asserts import grade_asserts
@@ -15,7 +15,7 @@ from covey.rewards.sandbox.calls import grade_calls
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import CallsJob, Grade, Job, Program, StdioJob, Verdict
 from covey.rewards.sandbox.inside.codec import Opaque, encode
-from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, Level, Limits, Walls
+from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, IsolationLevel, Limits, Walls
 from covey.rewards.sandbox.monty import MontyPool
 from covey.rewards.sandbox.stdio import grade_stdio, run_program
 from covey.rewards.sandbox.zygote import Zygote, ZygoteGone
@@ -27,7 +27,7 @@ class Sandbox:
     """Runs model-written Python where it can read no file, open no socket, start no process and see no expected value.
 
     Args:
-        level: what must stand between the code and this machine, see `covey.rewards.sandbox.limits.Level`. Every wall
+        level: what must stand between the code and this machine, see `covey.rewards.sandbox.limits.IsolationLevel`. Every wall
             that the machine offers is used at any level; below the level asked for, nothing is run.
         limits: what one child may use.
         preload: modules that code may import, beyond those of the standard library that are there anyway.
@@ -51,7 +51,7 @@ class Sandbox:
 
     def __init__(
         self,
-        level: Level = "seccomp",
+        level: IsolationLevel = "seccomp",
         limits: Limits | None = None,
         preload: Sequence[str] = (),
         paths: Sequence[str] = (),
@@ -74,9 +74,11 @@ class Sandbox:
     def grade(self, job: Job, stop_early: bool = False) -> Grade:
         """Run one job; `stop_early` leaves out the tests after the first that does not pass."""
         grade = self._grade(job, stop_early)
-        if grade.status == "infrastructure" and not self._is_whole():
-            return self._grade(job, stop_early)
-        return grade
+        if grade.status != "infrastructure":
+            return grade
+        with self._lock:
+            is_whole = all(zygote.is_alive for zygote in self._zygotes.values())
+        return grade if is_whole else self._grade(job, stop_early)
 
     def grade_all(self, jobs: Sequence[Job], stop_early: bool = False) -> list[Grade]:
         """Run jobs side by side; equal ones once."""
@@ -92,16 +94,16 @@ class Sandbox:
         return [grades[key] for key in keys]
 
     def run(self, code: str, stdin: str = "") -> Program:
-        """Run a program; what it wrote, and how it ended."""
+        """Run a program; return what it wrote, and how it ended."""
         return run_program(self._zygote("code"), code, stdin, self.limits)
 
     def child(self) -> Child:
-        """A fresh child, for those who speak with it themselves."""
+        """Return a fresh child, for callers that send and receive messages themselves."""
         return Child(self._zygote("code"), self.limits)
 
     @property
     def walls(self) -> Walls:
-        """What stands between the code and this machine; starts the sandbox."""
+        """Walls between the code and this machine; starts the sandbox."""
         return self._zygote("code").walls
 
     def start(self) -> None:
@@ -123,14 +125,15 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key not in _OF_THIS_PROCESS}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._forget()
 
     def _forget(self) -> None:
+        """Start without zygotes: in a new process, those of another one are not ours."""
         self._lock = threading.Lock()
         self._too_weak = None
         self._monty = None
@@ -138,8 +141,11 @@ class Sandbox:
         self._owner = os.getpid()
 
     def _grade(self, job: Job, stop_early: bool) -> Grade:
+        """Run one job once."""
         if isinstance(job, CallsJob) and self._uses_monty():
-            return self._monty_pool().grade(job, self.limits, stop_early)
+            with self._lock:
+                monty = self._monty = self._monty or MontyPool()
+            return monty.grade(job, self.limits, stop_early)
         try:
             if isinstance(job, CallsJob):
                 return grade_calls(self._zygote("code"), job, self.limits, stop_early)
@@ -150,7 +156,7 @@ class Sandbox:
             return Grade((Verdict("infrastructure", str(error)),))
 
     def _uses_monty(self) -> bool:
-        """Whether this machine offers too little, and something else may be used instead; found out once."""
+        """Return whether this machine offers too little, and something else may be used instead; found out once."""
         if self.otherwise != "monty":
             return False
         if self._too_weak is None:
@@ -161,18 +167,8 @@ class Sandbox:
                 self._too_weak = True
         return self._too_weak
 
-    def _monty_pool(self) -> MontyPool:
-        with self._lock:
-            if self._monty is None:
-                self._monty = MontyPool()
-            return self._monty
-
-    def _is_whole(self) -> bool:
-        with self._lock:
-            return all(zygote.is_alive for zygote in self._zygotes.values())
-
     def _zygote(self, role: str) -> Zygote:
-        """The zygote for code, or the one for tests: a test in the memory of a process that runs code can be read."""
+        """Return the zygote for code, or the one for tests: a test in the memory of a process that runs code can be read."""
         if self._owner != os.getpid():
             self._forget()
         with self._lock:
@@ -185,14 +181,14 @@ class Sandbox:
 
 @functools.cache
 def shared_sandbox() -> Sandbox:
-    """The sandbox of all rewards that were not given one of their own."""
+    """Return the sandbox of all rewards that were not given one of their own."""
     return Sandbox()
 
 
 def start_zygote(
-    level: Level, limits: Limits, preload: Sequence[str], paths: Sequence[str], walls: Sequence[str]
+    level: IsolationLevel, limits: Limits, preload: Sequence[str], paths: Sequence[str], walls: Sequence[str]
 ) -> Zygote:
-    """A zygote whose walls were tried out.
+    """Start a zygote whose walls were tried out.
 
     Raises:
         SandboxError: they do not reach the level.
@@ -230,7 +226,10 @@ def fork():
 
 
 def _try_walls(zygote: Zygote, limits: Limits) -> str | None:
-    """Let a child try what it must not be able to do; what is wrong, None where nothing is or nothing was promised."""
+    """Let a child try what it must not be able to do; return what is wrong.
+
+    None where nothing is, or no wall was promised.
+    """
     if not zygote.walls.seccomp:
         return None
     with Child(zygote, limits) as child:
@@ -247,7 +246,7 @@ def _try_walls(zygote: Zygote, limits: Limits) -> str | None:
 
 
 def probe() -> Walls:
-    """What this machine offers; starts a sandbox for it.
+    """Return the walls that this machine offers; starts a sandbox for it.
 
     Raises:
         SandboxError: not even a child process can be started.
@@ -257,7 +256,8 @@ def probe() -> Walls:
 
 
 def _key(job: Job) -> bytes | int:
-    parts: Any = (type(job).__name__, job.code)
+    """Return what is equal for equal jobs; the identity of a job that cannot be encoded."""
+    parts: tuple[object, ...] = (type(job).__name__, job.code)
     if isinstance(job, CallsJob):
         parts += tuple((c.name, tuple(c.args), dict(c.kwargs), c.expected) for c in job.calls)
     elif isinstance(job, StdioJob):

@@ -1,13 +1,13 @@
-"""Functions that stay loaded in a child, called one at a time, each call with a deadline of its own."""
+"""Session: functions that stay loaded in a child, called one at a time, each call with a deadline of its own."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.rewards.sandbox.calls import ended_verdict, raised_verdict, start_fault
+from covey.rewards.sandbox.calls import ended_verdict, is_message, raised_verdict, start_fault
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import Verdict
 
@@ -46,7 +46,7 @@ class Session:
         child: Callable[[], Child],
         code: str,
         trusted: bool = False,
-        setup: tuple[str, Any] | None = None,
+        setup: tuple[str, object] | None = None,
     ) -> None:
         self._new_child = child
         self._code = code
@@ -56,7 +56,7 @@ class Session:
         self._lock = threading.Lock()
         self._num_calls = 0
 
-    def call(self, name: str, *args: Any, seconds: float, **kwargs: Any) -> Any:
+    def call(self, name: str, *args: object, seconds: float, **kwargs: object) -> Any:
         """Call a function of the code and return its value.
 
         Raises:
@@ -70,50 +70,58 @@ class Session:
 
     def close(self) -> None:
         with self._lock:
-            self._drop()
+            if self._child is not None:
+                self._child.close()
+                self._child = None
 
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float) -> Any:
-        child = self._started()
+    def _call(self, name: str, args: Sequence[object], kwargs: dict[str, object], seconds: float) -> object:
+        if self._child is None:
+            self._num_calls = 0
+            self._child = self._started()
+        child = self._child
         self._num_calls += 1
         try:
             child.within(seconds).send((name, list(args), kwargs))
             answer = child.receive(hashed=self._trusted)
         except (ChildEnded, TooLate, TooMuch) as error:
             raise CallFailed(self._why(error, child, seconds), isinstance(error, ChildEnded)) from None
-        if answer[0] == "value":
-            return answer[1]
-        if answer[0] == "raised":
-            raise CallFailed(raised_verdict(*answer[1:]))
-        what = f"there is no {name!r}" if answer[0] == "missing" else f"{name} returned {answer[1]}"
-        raise CallFailed(Verdict("crash", what))
+        match answer:
+            case ("value", value, _):
+                return value
+            case ("raised", kind, text):
+                raise CallFailed(raised_verdict(kind, text))
+            case ("missing", _):
+                raise CallFailed(Verdict("crash", f"there is no {name!r}"))
+            case ("opaque", kind):
+                raise CallFailed(Verdict("crash", f"{name} returned {kind}"))
+            case _:
+                raise CallFailed(Verdict("crash", "an answer that is none"))
 
     def _started(self) -> Child:
-        if self._child is None:
-            self._num_calls = 0
-            child = self._new_child()
-            fault = self._start(child)
-            if fault:
-                child.close()
-                raise CallFailed(Verdict("infrastructure", f"the functions could not be loaded: {fault}"))
-            self._child = child
-        return self._child
+        """Start a child, load the functions and make the first call.
 
-    def _start(self, child: Child) -> str:
-        """Load the functions; what went wrong, empty where nothing did."""
+        Raises:
+            CallFailed: one of them failed.
+        """
+        child = self._new_child()
         try:
             child.within(START_SECONDS).send({"mode": "serve", "code": self._code, "filename": "<session>"})
-            fault = start_fault(child.receive(hashed=self._trusted))
-            if fault is not None or self._setup is None:
-                return fault.detail if fault else ""
-            name, argument = self._setup
-            child.send((name, [argument], {}))
-            answer = child.receive(hashed=self._trusted)
-            return str(answer[1]) if answer[0] == "value" else str(answer)
+            raised = start_fault(child.receive(hashed=self._trusted))
+            fault = raised.detail if raised else ""
+            if self._setup is not None and not fault:
+                name, argument = self._setup
+                child.send((name, [argument], {}))
+                answer = child.receive(hashed=self._trusted)
+                fault = str(answer[1] if is_message(answer, "value", 3) else answer)
         except (ChildEnded, TooLate, TooMuch) as error:
-            return repr(error)
+            fault = repr(error)
+        if fault:
+            child.close()
+            raise CallFailed(Verdict("infrastructure", f"the functions could not be loaded: {fault}"))
+        return child
 
     def _why(self, error: Exception, child: Child, seconds: float) -> Verdict:
-        """What a call did to its child, which is gone now."""
+        """Return the verdict on a call whose child is gone."""
         self._child = None
         end = child.close()
         if isinstance(error, TooLate):
@@ -122,8 +130,3 @@ class Session:
         if used_up and self._num_calls > 1:
             raise _UsedUp
         return ended_verdict(error, end, child.limits)
-
-    def _drop(self) -> None:
-        if self._child is not None:
-            self._child.close()
-            self._child = None

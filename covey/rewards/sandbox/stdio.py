@@ -1,4 +1,4 @@
-"""Programs: standard input in, standard output out, the comparison is made here."""
+"""Grading of programs: standard input in, standard output out, the comparison is made here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import selectors
 import time
 from collections.abc import Iterator
 
-from covey.rewards.sandbox.calls import ended_verdict, raised_verdict
+from covey.rewards.sandbox.calls import ended_verdict, is_message, raised_verdict
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.compare import same_output
 from covey.rewards.sandbox.grade import Grade, Program, StdioJob, Verdict
@@ -26,20 +26,15 @@ def grade_stdio(zygote: Zygote, job: StdioJob, limits: Limits, stop_early: bool 
     for stdin, expected in job.tests:
         program = run_program(zygote, job.code, stdin, limits)
         cpu_seconds, peak_mb = cpu_seconds + program.cpu_seconds, max(peak_mb, program.peak_mb)
-        verdicts.append(_verdict(program, expected))
-        num_timeouts = sum(verdict.status == "timeout" for verdict in verdicts)
-        if (stop_early and verdicts[-1].status != "ok") or num_timeouts == MAX_TIMEOUTS:
+        verdict = Verdict(program.status, program.detail)
+        if program.status == "ok" and not same_output(expected, program.stdout):
+            verdict = Verdict("wrong", f"wrote {program.stdout[:200]!r}, expected {expected[:200]!r}")
+        verdicts.append(verdict)
+        num_timeouts = sum(v.status == "timeout" for v in verdicts)
+        if (stop_early and verdict.status != "ok") or num_timeouts == MAX_TIMEOUTS:
             break
     rest = [Verdict("wrong", "not run")] * (len(job.tests) - len(verdicts))
     return Grade((*verdicts, *rest), cpu_seconds, peak_mb)
-
-
-def _verdict(program: Program, expected: str) -> Verdict:
-    if program.status != "ok":
-        return Verdict(program.status, program.detail)
-    if same_output(expected, program.stdout):
-        return Verdict("ok")
-    return Verdict("wrong", f"wrote {program.stdout[:200]!r}, expected {expected[:200]!r}")
 
 
 def run_program(zygote: Zygote, code: str, stdin: str, limits: Limits) -> Program:
@@ -49,7 +44,14 @@ def run_program(zygote: Zygote, code: str, stdin: str, limits: Limits) -> Progra
         try:
             child.send({"mode": "stdio", "code": code})
             streams.pump(stdin.encode("utf-8", "replace"), child.channel.fileno(), child.deadline)
-            verdict = _ended(child.receive())
+            message = child.receive()
+            raised = message[1] if is_message(message, "ended", 2) else ()
+            if raised is None:
+                verdict = Verdict("ok")
+            elif isinstance(raised, tuple) and len(raised) == 2:
+                verdict = raised_verdict(*raised)
+            else:
+                verdict = Verdict("crash", "it did not say how it ended")
         except (ChildEnded, TooLate, TooMuch) as error:
             verdict = ended_verdict(error, child.close(), limits)
         end = child.close()
@@ -63,21 +65,8 @@ def run_program(zygote: Zygote, code: str, stdin: str, limits: Limits) -> Progra
         )
 
 
-def _ended(message: object) -> Verdict:
-    if message == ("ended", None):
-        return Verdict("ok")
-    if (
-        isinstance(message, tuple)
-        and len(message) == 2
-        and isinstance(message[1], tuple)
-        and len(message[1]) == 2
-    ):
-        return raised_verdict(*message[1])
-    return Verdict("crash", "it did not say how it ended")
-
-
 class _Streams:
-    """Pipes for standard input, output and error, and what was written to the latter two."""
+    """Pipes for standard input, output and error, with the bytes that were written to the latter two."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -97,7 +86,7 @@ class _Streams:
             self._close(number)
 
     def close_theirs(self) -> None:
-        """The child has its own copies; while ours are open, no end of file is seen."""
+        """Close the child's ends: it has copies, and while ours are open, no end of file is seen."""
         while self.theirs:
             os.close(self.theirs.popitem()[1])
 
@@ -117,7 +106,12 @@ class _Streams:
                 if number == 3:
                     break
                 if number == 0:
-                    stdin = self._feed(stdin)
+                    try:
+                        stdin = stdin[os.write(self.ours[0], stdin[:65_536]) :]
+                    except BlockingIOError:
+                        pass
+                    except OSError:  # a program that does not read is not to blame
+                        stdin = b""
                     still_open = bool(stdin)
                 else:
                     still_open = self._read(number)
@@ -129,6 +123,7 @@ class _Streams:
                 pass
 
     def _ready(self, selector: selectors.BaseSelector, deadline: float) -> Iterator[int]:
+        """Yield the numbers of streams that can be read or written, 3 for the channel."""
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -137,17 +132,8 @@ class _Streams:
                 if key.fd in (*self.ours.values(),) or key.data == 3:
                     yield key.data
 
-    def _feed(self, stdin: bytes) -> bytes:
-        """Write what fits; what is left. A program that does not read is not to blame."""
-        try:
-            return stdin[os.write(self.ours[0], stdin[:65_536]) :]
-        except BlockingIOError:
-            return stdin
-        except OSError:
-            return b""
-
     def _read(self, number: int) -> bool:
-        """Whether there may be more."""
+        """Read what there is; return whether there may be more."""
         try:
             part = os.read(self.ours[number], 65_536)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Our own and the user's functions in processes that can be killed.
+"""Processes that can be killed, for our own and the user's functions.
 
 No walls: the functions are trusted, the time they take is not.
 """
@@ -17,14 +17,14 @@ from covey.rewards.sandbox.zygote import Zygote
 LIMITS = Limits(cpu_seconds=1_000_000, wall_seconds=3_600.0, memory_mb=16_384, result_bytes=64 << 20)
 
 _PACKAGE_FOLDER = Path(__file__).parents[3]
-"""Where this package lies, also when an installer's hook finds it rather than the search path."""
+"""Folder of this package, also when an installer's hook finds it rather than the search path."""
 
 _zygotes: dict[tuple[int, tuple[str, ...], tuple[str, ...], int], Zygote] = {}
 _lock = threading.Lock()
 
 
 def trusted_child(preload: tuple[str, ...] = (), memory_mb: int = LIMITS.memory_mb) -> Child:
-    """A child that can import what this process can, forked from a zygote that has `preload` imported already."""
+    """Return a child that can import what this process can, forked from a zygote that has `preload` imported already."""
     limits = Limits(LIMITS.cpu_seconds, LIMITS.wall_seconds, memory_mb, result_bytes=LIMITS.result_bytes)
     paths = tuple(dict.fromkeys(os.path.abspath(path) for path in (str(_PACKAGE_FOLDER), *sys.path)))
     key = (os.getpid(), preload, paths, memory_mb)

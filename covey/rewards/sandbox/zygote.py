@@ -1,4 +1,4 @@
-"""The host's side of a fork server: starts it, asks it for children, ends it."""
+"""Host's side of a fork server: starts it, asks it for children, ends it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from covey.errors import SandboxError
 from covey.rewards.sandbox.inside.zygote import MESSAGE, UNUSED
@@ -57,7 +57,7 @@ class Zygote:
         settings = {
             "control": theirs.fileno(),
             "folder": str(_SCRIPT.parent.parent),
-            "limits": limits.settings(),
+            "limits": asdict(limits),
             "locked": locked,
             "walls": list(walls),
             "preload": list(preload),
@@ -69,7 +69,7 @@ class Zygote:
         self.walls = self._greet()
 
     def spawn(self, descriptors: Mapping[int, int]) -> socket.socket:
-        """Ask for a child with the given descriptors, {number in the child: descriptor here}; its leash.
+        """Ask for a child with the given descriptors, {number in the child: descriptor here}; return its leash.
 
         Closing the leash, or writing to it, kills the child. How it ended comes out of the leash.
 
@@ -95,22 +95,27 @@ class Zygote:
         self._finalizer()
 
     def _greet(self) -> Walls:
+        """Wait until the zygote is ready; return the walls that it found.
+
+        Raises:
+            SandboxError: it did not start.
+        """
         self._control.settimeout(START_SECONDS)
         try:
-            said: dict[str, Any] = json.loads(self._control.recv(65_536) or b"{}")
+            found = json.loads(self._control.recv(65_536) or b"{}")
         except (OSError, ValueError) as error:
-            said = {"error": str(error)}
+            found = {"error": str(error)}
         self._control.settimeout(None)
-        if "locked" not in said:
+        if "locked" not in found:
             self.close()
             raise SandboxError(
-                f"The sandbox's fork server did not start: {said.get('error', 'it ended at once')}."
+                f"The sandbox's fork server did not start: {found.get('error', 'it ended at once')}."
             )
-        return Walls(said["seccomp"], said["landlock"], tuple(said["namespaces"]))
+        return Walls(found["seccomp"], found["landlock"], tuple(found["namespaces"]))
 
 
-def _start(settings: dict[str, Any], control: int) -> subprocess.Popen[bytes]:
-    """A new session and an empty environment: no signal of the terminal reaches it, no secret of the host either.
+def _start(settings: Mapping[str, object], control: int) -> subprocess.Popen[bytes]:
+    """Start the process in a new session with an empty environment: no signal of the terminal reaches it, no secret of the host either.
 
     Hostile code gets the standard library alone; trusted code also what installers' hooks (`site`) provide.
     """
@@ -128,6 +133,7 @@ def _start(settings: dict[str, Any], control: int) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
+    """End the process; as a function of its own, so that the finalizer does not keep the zygote alive."""
     control.close()  # the zygote reads its end and kills what is left
     if os.getpid() != owner:
         return  # a fork of the host has the descriptor, not the process

@@ -17,14 +17,13 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from covey.errors import CheckpointError, RewardError
 from covey.metrics import Ledger
 from covey.rewards.mixture import Mixture, MixtureState
-from covey.trainer.nonfinite import Guard
+from covey.trainer.nonfinite import NonfiniteGuard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
 from covey.update.rollout_buffer import RolloutBuffer
@@ -32,12 +31,14 @@ from covey.update.rollout_buffer import RolloutBuffer
 
 @dataclass(frozen=True)
 class RunState:
-    """What changes while a run goes on, beside model, optimizer and scheduler."""
+    """Everything that changes while a run goes on, beside model, optimizer and scheduler."""
 
     rollout: RolloutBuffer
+    position: int
+    """Micro-batches that the present rollout has handed out at this point of the run."""
     ledgers: Mapping[str, Ledger]
     bonus: EntropyBonus
-    guard: Guard
+    nonfinite: NonfiniteGuard
     rewards: Mixture
     reference: Reference | None
     """None where it does not move."""
@@ -55,30 +56,30 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     run = {
         "ledgers": {name: ledger.state() for name, ledger in state.ledgers.items()},
         "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
-        "nonfinite_in_a_row": state.guard.in_a_row,
+        "nonfinite_in_a_row": state.nonfinite.in_a_row,
     }
     (folder / f"run{rank}.json").write_text(json.dumps(run))
-    torch.save(_checked(state.rewards.state_dict()), folder / f"rewards{rank}.pt")
-    if state.reference is not None and (rank == 0 or state.reference.is_sharded):
-        torch.save(state.reference.state(), folder / _reference_name(rank, state.reference.is_sharded))
+    torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
+    if state.reference is not None and state.reference.is_sharded:
+        torch.save(state.reference.state(), folder / f"reference{rank}.pt")
+    elif state.reference is not None and rank == 0:
+        torch.save(state.reference.state(), folder / "reference.pt")
 
 
-def load_state(checkpoint: str | Path, rank: int, position: int, state: RunState) -> None:
-    """Read it back.
-
-    Args:
-        position: micro-batches that the present window has handed out at this point of the run.
+def load_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
+    """Read this process's share of a checkpoint into the parts of a run.
 
     Raises:
         CheckpointError: something that this point of the run needs is missing, or belongs to another run.
     """
     folder = Path(checkpoint) / "covey"
-    state.rollout.load(folder / f"rank{rank}", position)
-    run = _read(folder / f"run{rank}.json")
+    state.rollout.load(folder / f"rank{rank}", state.position)
+    file = folder / f"run{rank}.json"
+    run = json.loads(file.read_text()) if file.exists() else {}  # none is left by another number of processes
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):
             ledger.restore(run["ledgers"][name])
-    state.guard.in_a_row = int(run.get("nonfinite_in_a_row", 0))
+    state.nonfinite.in_a_row = int(run.get("nonfinite_in_a_row", 0))
     if state.bonus.adaptation is not None:
         if not run.get("entropy"):
             raise CheckpointError(
@@ -90,37 +91,19 @@ def load_state(checkpoint: str | Path, rank: int, position: int, state: RunState
     if rewards.exists():
         state.rewards.load_state_dict(torch.load(rewards, weights_only=True))
     if state.reference is not None:
-        _load_reference(folder, rank, state.reference)
+        own, shared = folder / f"reference{rank}.pt", folder / "reference.pt"
+        if not own.exists() and not shared.exists():
+            raise CheckpointError(f"{shared} is missing: the reference had moved, and cannot be made anew.")
+        state.reference.restore(torch.load(own if own.exists() else shared, weights_only=True))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A file of JSON; nothing where another number of processes left none for this one."""
-    return dict(json.loads(path.read_text())) if path.exists() else {}
-
-
-def _load_reference(folder: Path, rank: int, reference: Reference) -> None:
-    own, shared = (folder / _reference_name(rank, is_sharded) for is_sharded in (True, False))
-    file = own if own.exists() else shared
-    if not file.exists():
-        raise CheckpointError(f"{shared} is missing: the reference had moved, and cannot be made anew.")
-    reference.restore(torch.load(file, weights_only=True))
-
-
-def _reference_name(rank: int, is_sharded: bool) -> str:
-    return f"reference{rank}.pt" if is_sharded else "reference.pt"
-
-
-def check_reward_states(rewards: Mixture) -> None:
-    """What rewards remember can be saved; looked at before anything is sampled.
+def checked_reward_states(rewards: Mixture) -> MixtureState:
+    """Return what rewards remember, each of which can be read back without running code from the file.
 
     Raises:
-        RewardError: see `save_state`.
+        RewardError: the state of a reward holds what a file of tensors and plain values cannot.
     """
-    _checked(rewards.state_dict())
-
-
-def _checked(states: MixtureState) -> MixtureState:
-    """The states of the rewards, each of which can be read back without running code from the file."""
+    states = rewards.state_dict()
     for name, state in states["rewards"].items():
         buffer = io.BytesIO()
         try:

@@ -7,9 +7,8 @@ checkpoint, in the middle of an epoch, would train one step more, and close the 
 
 from __future__ import annotations
 
-from typing import Any
-
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
 
 
 class EndOfEpoch(TrainerCallback):
@@ -19,27 +18,33 @@ class EndOfEpoch(TrainerCallback):
         self._is_put_off = False
         self._was_over = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         self._is_put_off, self._was_over = False, is_over(state)
         control.should_training_stop = self._was_over
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        by_epoch = "epoch" in (str(args.logging_strategy.value), str(args.eval_strategy.value))
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        by_epoch = IntervalStrategy.EPOCH in (args.logging_strategy, args.eval_strategy)
         if control.should_save and by_epoch and ends_epoch(state):
             control.should_save, self._is_put_off = False, True
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         if self._was_over:
             control.should_log = control.should_evaluate = control.should_save = False
         control.should_save = control.should_save or self._is_put_off
         self._is_put_off = False
 
 
-def ends_epoch(state: Any) -> bool:
-    """Whether the Trainer closes an epoch after the present step."""
+def ends_epoch(state: TrainerState) -> bool:
+    """Return whether the Trainer closes an epoch after the present step."""
     return is_over(state) or float(state.epoch).is_integer()
 
 
-def is_over(state: Any) -> bool:
-    """Whether the run has taken all its steps."""
+def is_over(state: TrainerState) -> bool:
+    """Return whether the run has taken all its steps."""
     return 0 < state.max_steps <= state.global_step

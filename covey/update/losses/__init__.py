@@ -2,7 +2,7 @@
 
 Each file gives the formula, the paper, and where it departs from it. A loss is a frozen value with the settings that act
 on it, called with `covey.update.terms.LossTerms`; it returns the loss of each token and metrics. `needs_every_row` says
-whether completions of advantage 0 have a loss too, or a say in that of others; the others are not computed.
+whether completions of advantage 0 have a loss too, or change the loss of others; where not, they are not computed.
 """
 
 from covey.update.losses.cispo import Cispo

@@ -2,7 +2,7 @@
 
     L_{i,t} = -sg( w ) A l
 
-Two conventions are in use for the upper bound, and `cispo_bound` says which one `epsilon_high` follows:
+Two conventions are in use for the upper bound, and `cispo_bound` chooses the one that `epsilon_high` follows:
 
     absolute    w = min(r, ε_high)                       TRL, Unsloth, Liger; ScaleRL (arXiv:2510.13786) takes 5
     relative    w = clip(r, 1 - ε_low, 1 + ε_high)       the paper, verl, NeMo, slime

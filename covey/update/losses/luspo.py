@@ -5,7 +5,7 @@
 The loss of a token is that of its completion, and the reduction weighs every token with 1/N; so the divergence to the
 reference, which is a loss per token, is summed the same way. The paper's bounds are 2e-3 and 2.5e-3.
 
-TRL: loss_type="luspo"; importance_sampling_level may say "sequence", which it always is.
+TRL: loss_type="luspo"; importance_sampling_level may be "sequence", which it always is.
 """
 
 from __future__ import annotations

@@ -215,12 +215,12 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
 
     from covey.runs.record.jsonl import JsonLines
     from covey.trainer.checkpoint import folders, manifest
-    from covey.trainer.checkpoint.saving import WholeCheckpoints
+    from covey.trainer.checkpoint.saving import CheckpointedTrainer
 
     places: dict[str, tuple[Any, str]] = {
         "sample": (trainer.engine, "generate"),
-        "score": (trainer.scorer, "judge"),
-        "evaluate": (trainer, "_evaluated"),
+        "score": (trainer.scorer, "run_rewards"),
+        "evaluate": (trainer, "_evaluate_one"),
         "forward": (trainer, "compute_loss"),
         "optimizer": (torch.optim.AdamW, "step"),
         "write": (torch, "save"),
@@ -228,7 +228,7 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
         "move": (folders.os, "rename"),
         "delete": (shutil, "rmtree"),
         "record": (JsonLines, "append"),
-        "full disk": (WholeCheckpoints, "_save_checkpoint"),
+        "full disk": (CheckpointedTrainer, "_save_checkpoint"),
         "load": (trainer, "_load_optimizer_and_scheduler"),
     }
     counts = dict.fromkeys(places, 0)

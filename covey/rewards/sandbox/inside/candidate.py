@@ -27,7 +27,12 @@ CHANNEL = 3
 MAX_TEXT = 500
 
 
-def run(limits: Mapping[str, Any]) -> None:
+def run(limits: Mapping[str, int]) -> None:
+    """Read the job, run it, and end this process.
+
+    Args:
+        limits: see `covey.rewards.sandbox.limits.Limits`.
+    """
     job = decode(read_bytes(CHANNEL))
     random.seed(0)  # the same code gets the same verdict
     _fresh_streams()
@@ -39,7 +44,7 @@ def run(limits: Mapping[str, Any]) -> None:
 
 
 def _fresh_streams() -> None:
-    """The zygote's streams are those of its start; these belong to the descriptors of this child."""
+    """Replace the zygote's streams, which are those of its start, by streams on the descriptors of this child."""
     reading = io.BufferedReader(io.FileIO(0, closefd=False))
     streams: dict[str, io.TextIOWrapper] = {
         "stdin": io.TextIOWrapper(reading, encoding="utf-8", errors="replace")
@@ -53,6 +58,7 @@ def _fresh_streams() -> None:
 
 
 def _run_program(code: str) -> None:
+    """Execute a program and send how it ended."""
     write, streams = write_frame, (sys.stdout, sys.stderr)  # kept: the program may replace them
     outcome = execute(code, "__main__", "<program>")[1]
     try:
@@ -66,7 +72,7 @@ def _run_program(code: str) -> None:
 
 
 def _serve(code: str, filename: str, max_bytes: int) -> None:
-    """Execute, say that it is ready, and answer requests until the other end is gone."""
+    """Execute the code, send that it is ready, and answer requests until the other end is gone."""
     answer_of, receive, send, parse = _answer, read_bytes, write_bytes, decode
     namespace, outcome = execute(code, "solution", filename)
     send(CHANNEL, encode(("ready",) if outcome is None else ("raised", *outcome)))
@@ -78,7 +84,10 @@ def _serve(code: str, filename: str, max_bytes: int) -> None:
         send(CHANNEL, answer_of(namespace, request, max_bytes))
 
 
-def _answer(namespace: dict[str, Any], request: Any, max_bytes: int) -> bytes:
+def _answer(
+    namespace: Mapping[str, Any], request: tuple[str, list[object], dict[str, object]], max_bytes: int
+) -> bytes:
+    """Call a function; return the encoded answer."""
     name, arguments, keywords = request
     function = namespace.get(name)
     if function is None:
@@ -97,8 +106,8 @@ def _answer(namespace: dict[str, Any], request: Any, max_bytes: int) -> bytes:
     return answer if len(answer) <= max_bytes else encode(("opaque", f"a value of {len(answer)} bytes"))
 
 
-def _changed(arguments: list[Any], before: bytes) -> list[Any] | None:
-    """The arguments, where the call changed one of them in place."""
+def _changed(arguments: list[object], before: bytes) -> list[object] | None:
+    """Return the arguments where the call changed one of them in place."""
     try:
         return None if encode(arguments) == before else arguments
     except Opaque:
@@ -106,7 +115,7 @@ def _changed(arguments: list[Any], before: bytes) -> list[Any] | None:
 
 
 def execute(code: str, name: str, filename: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
-    """Run code as a module of its own; its namespace, and how it raised (None: it did not)."""
+    """Run code as a module of its own; return its namespace, and how it raised (None: it did not)."""
     module = types.ModuleType(name)
     module.__dict__["__builtins__"] = builtins
     sys.modules[name] = module
@@ -118,7 +127,7 @@ def execute(code: str, name: str, filename: str) -> tuple[dict[str, Any], tuple[
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Type and text of an exception, whatever its class does when asked."""
+    """Return type and text of an exception, whatever its class does when asked."""
     kind = type(error)
     builtin = next((k.__name__ for k in kind.__mro__ if k.__module__ == "builtins"), "BaseException")
     try:

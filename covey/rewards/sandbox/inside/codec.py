@@ -37,8 +37,8 @@ class Pairs(list[Any]):
     """Items of a dictionary as (key, value), not hashed."""
 
 
-def encode(value: Any) -> bytes:
-    """The bytes of a value.
+def encode(value: object) -> bytes:
+    """Return the bytes of a value.
 
     Raises:
         Opaque: some part of it is not of an exact builtin type, or it is nested too deep.
@@ -83,7 +83,7 @@ def _sized(parts: list[bytes], tag: bytes, content: bytes) -> None:
 
 
 def decode(data: bytes, hashed: bool = True) -> Any:
-    """The value of bytes.
+    """Return the value of bytes.
 
     Args:
         hashed: False gives sets as `Bag` and dictionaries as `Pairs`, for values that a hostile process made.
@@ -91,7 +91,7 @@ def decode(data: bytes, hashed: bool = True) -> Any:
     Raises:
         Malformed: they are no value.
     """
-    reader = _Reader(data, hashed)
+    reader = _Decoder(data, hashed)
     try:
         value = reader.value(0)
     except (struct.error, IndexError, UnicodeDecodeError, TypeError, MemoryError, KeyError) as error:
@@ -101,7 +101,9 @@ def decode(data: bytes, hashed: bool = True) -> Any:
     return value
 
 
-class _Reader:
+class _Decoder:
+    """Bytes of a value, and the place up to which they are read."""
+
     def __init__(self, data: bytes, hashed: bool) -> None:
         self.data = data
         self.hashed = hashed
@@ -116,7 +118,7 @@ class _Reader:
         return taken
 
     def size(self) -> int:
-        """A count of bytes or items; each takes at least one byte, so none is larger than what is left."""
+        """Return a count of bytes or items; each takes at least one byte, so none is larger than what is left."""
         size = struct.unpack(">I", self.take(4))[0]
         if size > len(self.data) - self.place:
             raise Malformed("a size beyond the end")
@@ -138,7 +140,7 @@ class _Reader:
         return _MAKERS[tag](items)
 
 
-_SCALARS: dict[bytes, Callable[[_Reader], Any]] = {
+_SCALARS: dict[bytes, Callable[[_Decoder], Any]] = {
     b"N": lambda reader: None,
     b"T": lambda reader: True,
     b"F": lambda reader: False,

@@ -1,10 +1,9 @@
-"""Messages on a stream: four bytes of length, then an encoded value."""
+"""Frames: messages on a stream, four bytes of length, then an encoded value."""
 
 from __future__ import annotations
 
 import os
 import struct
-from typing import Any
 
 from .codec import encode
 
@@ -15,7 +14,7 @@ class Closed(Exception):
     """The other end is gone."""
 
 
-def write_frame(fd: int, value: Any) -> None:
+def write_frame(fd: int, value: object) -> None:
     write_bytes(fd, encode(value))
 
 
@@ -26,7 +25,7 @@ def write_bytes(fd: int, payload: bytes) -> None:
 
 
 def read_bytes(fd: int, max_bytes: int | None = None) -> bytes:
-    """The next message, not yet decoded; `max_bytes` bounds what is read into memory.
+    """Return the next message, not yet decoded; `max_bytes` bounds what is read into memory.
 
     Raises:
         Closed: the other end is gone, or what it announces is too long.

@@ -1,11 +1,10 @@
-"""The few kernel interfaces that the standard library lacks."""
+"""Kernel interfaces that the standard library lacks."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
-from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -18,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, argument: int = 0, pointer: int | None = None) -> None:
-    """Raises OSError where the kernel refuses."""
+    """Set an option of this process. Raises OSError where the kernel refuses."""
     zero = ctypes.c_ulong(0)
     _checked(_libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_void_p(pointer), zero, zero))
 
@@ -27,13 +26,13 @@ def unshare(flags: int) -> None:
     _checked(_libc.unshare(flags))
 
 
-def syscall(number: int, *arguments: Any) -> int:
-    """Arguments are integers, or ctypes pointers."""
+def syscall(number: int, *arguments: object) -> int:
+    """Call the kernel with ctypes numbers, bytes or None, which stand for pointers; return its result."""
     return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
 
 
 def drop_capabilities() -> None:
-    """Empty permitted, effective and inheritable sets. None comes back: `no_new_privs` is set and nothing is executed."""
+    """Empty the permitted, effective and inheritable sets. None comes back: `no_new_privs` is set and nothing is executed."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
 

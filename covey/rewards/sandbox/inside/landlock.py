@@ -1,4 +1,4 @@
-"""A second wall against files: Landlock with nothing allowed. Needs no privilege; Linux 5.13 and later."""
+"""Landlock, a second wall against files, with nothing allowed. Needs no privilege; Linux 5.13 and later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE_ACCESS_BITS = (0, 13, 14, 15, 15, 16, 16)
 
 
 def abi() -> int:
-    """The kernel's Landlock version; 0 where it has none."""
+    """Return the kernel's Landlock version; 0 where it has none."""
     try:
         return syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     except OSError:

@@ -1,4 +1,4 @@
-"""What a child does to itself before it reads its job. The order matters."""
+"""Limits and locks that a child puts on itself before it reads its job. The order matters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TypedDict
 
 from . import landlock, seccomp
 from .kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, drop_capabilities, prctl
@@ -16,7 +16,16 @@ from .kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, drop
 NOBODY = 65534
 
 
-def lock(limits: Mapping[str, Any], walls: Mapping[str, Any]) -> None:
+class FoundWalls(TypedDict):
+    """Walls that the zygote found, and whether its children lock themselves at all."""
+
+    locked: bool
+    seccomp: bool
+    landlock: int
+    namespaces: list[str]
+
+
+def lock(limits: Mapping[str, int], walls: FoundWalls) -> None:
     """Limit and lock this process, as the zygote was told to.
 
     `PR_SET_PDEATHSIG` comes after the change of user, which clears it. Seccomp comes last: it forbids what the others
@@ -39,27 +48,28 @@ def lock(limits: Mapping[str, Any], walls: Mapping[str, Any]) -> None:
 
 
 def die_first() -> None:
-    """When the machine runs out of memory, this process and those it forks go first."""
+    """Let the kernel kill this process and those it forks first when the machine runs out of memory."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent dies, also if it just did."""
+    """Have the kernel kill this process when its parent dies, also if it just did."""
     with contextlib.suppress(AttributeError):  # Linux only
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _limit(limits: Mapping[str, Any], locked: bool) -> None:
-    """Resource limits; those that only concern hostile code are left alone where the code is ours."""
+def _limit(limits: Mapping[str, int], locked: bool) -> None:
+    """Set resource limits; those that only concern hostile code are left alone where the code is ours."""
     megabytes = 1 << 20
     wanted = {"RLIMIT_AS": limits["memory_mb"] * megabytes, "RLIMIT_CORE": 0}
     if locked:
+        stack, hard = limits["stack_mb"] * megabytes, resource.getrlimit(resource.RLIMIT_STACK)[1]
         wanted |= {
             "RLIMIT_CPU": limits["cpu_seconds"],
             "RLIMIT_FSIZE": 0,
             "RLIMIT_NOFILE": 32,
-            "RLIMIT_STACK": min(limits["stack_mb"] * megabytes, _hard("RLIMIT_STACK")),
+            "RLIMIT_STACK": stack if hard == resource.RLIM_INFINITY else min(stack, hard),
             "RLIMIT_NPROC": 0,
             "RLIMIT_MEMLOCK": 0,
             "RLIMIT_MSGQUEUE": 0,
@@ -69,12 +79,8 @@ def _limit(limits: Mapping[str, Any], locked: bool) -> None:
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
-def _hard(name: str) -> int:
-    hard = resource.getrlimit(getattr(resource, name))[1]
-    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
-
-
 def _become_nobody() -> None:
+    """Give up the rights of root."""
     with contextlib.suppress(OSError):
         os.setgroups([])
     for change in (os.setresgid, os.setresuid):

@@ -1,4 +1,7 @@
-"""A third wall: own network, processes, IPC and host name. Made once, by the zygote; needs a privilege or user namespaces."""
+"""Namespaces, a third wall: own network, processes, IPC and host name.
+
+Made once, by the zygote; needs a privilege or user namespaces.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ FLAGS = {"user": 0x10000000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x0800
 
 
 def enter() -> list[str]:
-    """Enter new namespaces, as many as the kernel lets us; their names.
+    """Enter new namespaces, as many as the kernel lets us; return their names.
 
     The process itself stays in its PID namespace; its next child is the first of the new one.
     """
@@ -28,7 +31,7 @@ def enter() -> list[str]:
 
 
 def _map_ids(uid: int, gid: int) -> None:
-    """Be the same user inside as outside; where the maps cannot be written, the user is nobody, which is as good."""
+    """Stay the same user inside; where the maps cannot be written, the user is nobody, which is as good."""
     for path, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         try:
             with open(f"/proc/self/{path}", "w") as file:

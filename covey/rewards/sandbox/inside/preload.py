@@ -1,4 +1,4 @@
-"""What the zygote imports before it forks: a locked child cannot open files, so what is not here cannot be imported."""
+"""Modules that the zygote imports before it forks: a locked child cannot open files, so what is not here cannot be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wall that needs no privilege: an allow list of system calls (seccomp, classic BPF).
+"""Seccomp, the wall that needs no privilege: an allow list of system calls (seccomp, classic BPF).
 
 Whatever is not listed fails with EPERM. Opening a file fails with EACCES, so that Python reports it as usual; `clone3`
 fails with ENOSYS, so that the C library asks `clone` and gets EPERM. A call of another architecture kills.
@@ -110,7 +110,7 @@ FCNTLS = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F
 
 
 def is_supported() -> bool:
-    """Whether there is a table of system calls for this machine."""
+    """Return whether there is a table of system calls for this machine."""
     return MACHINE in ARCHITECTURES and struct.calcsize("P") == 8
 
 
@@ -131,7 +131,7 @@ def install() -> None:
 
 @functools.cache
 def _template() -> bytes:
-    """Built once, in the zygote; each child puts its own number into it."""
+    """Build the filter once, in the zygote; each child puts its own number into it."""
     return program(ANY_PID)
 
 
@@ -140,7 +140,7 @@ def _operand(number: int) -> bytes:
 
 
 def program(pid: int) -> bytes:
-    """The filter as bytes; signals may go to `pid` alone."""
+    """Return the filter as bytes; signals may go to `pid` alone."""
     column = list(ARCHITECTURES).index(MACHINE)
     code = [
         _op(LOAD, OFFSET_ARCHITECTURE),
@@ -179,7 +179,7 @@ def _if_argument(number: int, index: int, values: tuple[int, ...]) -> list[bytes
 
 
 def _if_reading_limits(number: int) -> list[bytes]:
-    """`prlimit64` on itself without a new limit."""
+    """Allow `prlimit64` on itself without a new limit."""
     words = [OFFSET_ARGUMENTS + 8 * argument + half for argument in (0, 2) for half in (0, 4)]
     body: list[bytes] = []
     for place, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""The fork server: forks one child per job, kills it when the host says so, reaps it, and reports how it ended.
+"""Fork server: forks one child per job, kills it when the host says so, reaps it, and reports how it ended.
 
 Started as `python -I -S zygote.py SETTINGS`, with the control socket on the descriptor that the settings name.
 
@@ -18,14 +18,16 @@ import fcntl
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import socket
 import struct
 import sys
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .lock import FoundWalls
 
 MESSAGE = 8
 """Bytes of a message: descriptor numbers, filled up with `UNUSED`."""
@@ -38,17 +40,18 @@ _FOLDERS = (
     os.path.dirname(os.path.abspath(__file__)),
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
 )
-"""Where this file lies and what is above: on the path for the start, but not for the code that is run."""
+"""Folder of this file and the one above: on the path for the start, but not for the code that is run."""
 
 
 def main() -> None:
+    """Put up the walls that belong to all children, import, tell the host, and serve."""
     settings = json.loads(sys.argv[1])
     sys.path.insert(0, settings["folder"])
-    from inside import candidate, judge, landlock, lock, namespaces, preload, seccomp  # noqa: F401
+    from inside import candidate, landlock, lock, namespaces, preload, seccomp, verdict  # noqa: F401
 
     sys.path[:] = [*settings["paths"], *(path for path in sys.path if path not in _FOLDERS)]
 
-    walls = {"locked": settings["locked"], "seccomp": False, "landlock": 0, "namespaces": []}
+    walls: FoundWalls = {"locked": settings["locked"], "seccomp": False, "landlock": 0, "namespaces": []}
     if settings["locked"]:
         walls["seccomp"] = "seccomp" in settings["walls"] and seccomp.is_supported()
         walls["landlock"] = landlock.abi() if "landlock" in settings["walls"] else 0
@@ -68,7 +71,9 @@ def main() -> None:
         seccomp.prepare()
     del sys.argv[1:]
     control.send(json.dumps(walls).encode())
-    _Zygote(control, settings["limits"], walls, kept=_with_parts(settings["preload"])).serve()
+    # With `ctypes` also `_ctypes` and `ctypes.util`: the modules, and those that belong to them.
+    kept = {m for m in sys.modules for name in settings["preload"] if m.lstrip("_").partition(".")[0] == name}
+    _ForkServer(control, settings["limits"], walls, kept).serve()
 
 
 def _live_inside(control: int) -> None:
@@ -86,9 +91,11 @@ def _live_inside(control: int) -> None:
     die_with_parent()
 
 
-class _Zygote:
+class _ForkServer:
+    """Loop over the control socket, the leashes, and the ends of children."""
+
     def __init__(
-        self, control: socket.socket, limits: dict[str, Any], walls: dict[str, Any], kept: Collection[str]
+        self, control: socket.socket, limits: dict[str, int], walls: FoundWalls, kept: Collection[str]
     ) -> None:
         self.control = control
         self.limits = limits
@@ -98,35 +105,36 @@ class _Zygote:
         self.leashes: dict[int, socket.socket] = {}  # pid → its leash
         self.poll = select.poll()
         self.null = os.open(os.devnull, os.O_RDWR)
-        self.woken = self._wake_on_exit()
+        self.woken, writing = os.pipe()  # a child's end writes to it
+        for descriptor in (self.woken, writing):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(writing)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         for descriptor in (control.fileno(), self.woken):
             self.poll.register(descriptor, select.POLLIN)
         gc.collect()
         gc.freeze()  # children touch fewer pages, so fewer are copied
 
-    def _wake_on_exit(self) -> int:
-        reading, writing = os.pipe()
-        os.set_blocking(reading, False)
-        os.set_blocking(writing, False)
-        signal.set_wakeup_fd(writing)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        return reading
-
     def serve(self) -> None:
+        """Serve until the host is gone."""
         while True:
             ready = {descriptor for descriptor, _ in self.poll.poll()}
-            for descriptor in (
-                ready & self.pids.keys()
-            ):  # first: a closed descriptor's number is soon another job's
-                self._kill(descriptor)
+            # leashes first: a closed descriptor's number is soon another job's
+            for descriptor in ready & self.pids.keys():
+                self.poll.unregister(descriptor)
+                os.kill(self.pids.pop(descriptor), signal.SIGKILL)
             if self.woken in ready:
                 os.read(self.woken, 4096)
                 self._reap()
             if self.control.fileno() in ready and not self._fork():
-                return self._end()
+                break
+        for pid in self.leashes:
+            os.kill(pid, signal.SIGKILL)
+        while self.leashes:
+            self.leashes.pop(os.wait()[0], None)
 
     def _fork(self) -> bool:
-        """Start the next job's child; False when the host is gone."""
+        """Start the next job's child; return False when the host is gone."""
         message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE, 16)
         if not message:
             return False
@@ -142,24 +150,27 @@ class _Zygote:
         return True
 
     def _become_child(self, given: list[int], targets: list[int]) -> None:
-        """Never returns: whatever happens, this process ends here."""
+        """Become the child of a job, and end with it: whatever happens, this never returns."""
         try:
-            from inside import candidate, judge, lock
+            from inside import candidate, lock, verdict
 
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _arrange(given, targets, self.null)
+            # The given descriptors on their numbers, /dev/null on the standard ones that are not given; no others.
+            above_all_targets = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 16) for descriptor in given]
+            for standard in {0, 1, 2} - set(targets):
+                os.dup2(self.null, standard)
+            for descriptor, target in zip(above_all_targets, targets, strict=True):
+                os.dup2(descriptor, target)
+            os.closerange(max(2, *targets) + 1, os.sysconf("SC_OPEN_MAX"))
             lock.lock(self.limits, self.walls)
             lock.forget_tools(self.kept)
-            (judge.run if judge.PEER in targets else candidate.run)(self.limits)
+            (verdict.run if verdict.PEER in targets else candidate.run)(self.limits)
         finally:
             os._exit(70)
 
-    def _kill(self, descriptor: int) -> None:
-        self.poll.unregister(descriptor)
-        os.kill(self.pids.pop(descriptor), signal.SIGKILL)
-
     def _reap(self) -> None:
+        """Report the ends of children to the host, on their leashes."""
         while self.leashes:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
             if not pid:
@@ -169,35 +180,10 @@ class _Zygote:
                 continue  # a descendant that lost its parent
             if self.pids.pop(leash.fileno(), None) is not None:
                 self.poll.unregister(leash.fileno())
-            _report(leash, status, usage)
-
-    def _end(self) -> None:
-        for pid in self.leashes:
-            os.kill(pid, signal.SIGKILL)
-        while self.leashes:
-            self.leashes.pop(os.wait()[0], None)
-
-
-def _with_parts(names: list[str]) -> set[str]:
-    """The modules, and the modules that belong to them: with `ctypes` also `_ctypes` and `ctypes.util`."""
-    return {m for m in sys.modules for name in names if m.lstrip("_").partition(".")[0] == name}
-
-
-def _report(leash: socket.socket, status: int, usage: resource.struct_rusage) -> None:
-    signaled = os.WIFSIGNALED(status)
-    code = os.WTERMSIG(status) if signaled else os.WEXITSTATUS(status)
-    with leash, contextlib.suppress(OSError):  # the host may no longer want to know
-        leash.send(EXIT.pack(signaled, code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
-
-
-def _arrange(given: list[int], targets: list[int], null: int) -> None:
-    """Put the given descriptors on their numbers, /dev/null on the standard ones that are not given; close the rest."""
-    above_all_targets = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 16) for descriptor in given]
-    for standard in {0, 1, 2} - set(targets):
-        os.dup2(null, standard)
-    for descriptor, target in zip(above_all_targets, targets, strict=True):
-        os.dup2(descriptor, target)
-    os.closerange(max(2, *targets) + 1, os.sysconf("SC_OPEN_MAX"))
+            signaled = os.WIFSIGNALED(status)
+            code = os.WTERMSIG(status) if signaled else os.WEXITSTATUS(status)
+            with leash, contextlib.suppress(OSError):  # the host may no longer want to know
+                leash.send(EXIT.pack(signaled, code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
 
 
 if __name__ == "__main__":

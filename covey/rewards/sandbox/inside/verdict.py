@@ -1,4 +1,4 @@
-"""The child that runs trusted tests against functions of another child, over a socket on descriptor 4.
+"""Verdicts of trusted tests, run in a child against functions of another child, over a socket on descriptor 4.
 
 The functions that the tests call are proxies. Values cross as exact builtin types, so no `__eq__`, no subclass and no
 shadowed name of the candidate reaches a comparison. The verdicts go to the host on descriptor 3, which the candidate
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .candidate import CHANNEL, describe
@@ -33,7 +33,12 @@ class CandidateError(Exception):
     """An exception of a class that the candidate made."""
 
 
-def run(limits: Mapping[str, Any]) -> None:
+def run(limits: Mapping[str, int]) -> None:
+    """Read the job, run its tests, send a verdict on each, and end this process.
+
+    Args:
+        limits: see `covey.rewards.sandbox.limits.Limits`.
+    """
     job = decode(read_bytes(CHANNEL))
     peer = _Peer(limits["result_bytes"])
     random.seed(0)
@@ -56,8 +61,8 @@ def run(limits: Mapping[str, Any]) -> None:
     os._exit(0)
 
 
-def _verdict(test: str, namespace: dict[str, Any]) -> tuple[str, ...]:
-    """(`passed`,), or (`failed` | `unsupported` | `gone` | `broken`, why)."""
+def _verdict(test: str, namespace: dict[str, object]) -> tuple[str, ...]:
+    """Return (`passed`,), or (`failed` | `unsupported` | `gone` | `broken`, why)."""
     try:
         code = compile(test, "<tests>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -79,17 +84,19 @@ class _Peer:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.raised: Any = None
+        self.raised: tuple[object, ...] | None = None
         self.num_calls = 0
 
     def greet(self) -> None:
+        """Wait until the candidate is ready, or has raised."""
         answer = self._receive()
         if answer[0] == "raised":
             self.raised = answer[1:3]
         elif answer != ("ready",):
             raise CandidateGone("it did not get ready")
 
-    def call(self, name: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    def call(self, name: str, arguments: list[object], keywords: dict[str, object]) -> tuple[object, ...]:
+        """Send a request; return the answer."""
         self.num_calls += 1
         try:
             request = encode((name, arguments, keywords))
@@ -107,7 +114,7 @@ class _Peer:
             raise CandidateGone(str(error)) from None
         return self._receive()
 
-    def _receive(self) -> Any:
+    def _receive(self) -> tuple[object, ...]:
         try:
             answer = decode(read_bytes(PEER, self.max_bytes + 1024))
         except (Closed, Malformed, OSError) as error:
@@ -123,7 +130,7 @@ class Proxy:
     def __init__(self, peer: _Peer, name: str) -> None:
         self._peer, self._name = peer, name
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: object, **keywords: object) -> object:
         answer = self._peer.call(self._name, list(arguments), keywords)
         kind = answer[0]
         if kind == "value" and len(answer) == 3:
@@ -131,14 +138,14 @@ class Proxy:
                 _change_in_place(arguments, answer[2])
             return answer[1]
         if kind == "raised" and len(answer) == 3:
-            raise _exception(*answer[1:])
+            raise _exception(answer[1], answer[2])
         if kind == "opaque":
             return Unreadable(answer[1])
         if kind == "missing":
             raise NameError(f"name {self._name!r} is not defined")
         raise CandidateGone("an answer that is none")
 
-    def __getattr__(self, attribute: str) -> Any:
+    def __getattr__(self, attribute: str) -> object:
         raise Unjudgeable(f"{self._name}.{attribute} is asked for")
 
 
@@ -150,7 +157,7 @@ class Unreadable:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: object) -> None:
         self._kind = kind
 
     def __eq__(self, other: object) -> bool:
@@ -162,7 +169,7 @@ class Unreadable:
     def __bool__(self) -> bool:
         raise TypeError(f"the candidate returned {self._kind}")
 
-    def __getattr__(self, attribute: str) -> Any:
+    def __getattr__(self, attribute: str) -> object:
         if attribute.startswith("__") or any(hasattr(kind, attribute) for kind in _BUILTIN_TYPES):
             raise AttributeError(f"the candidate returned {self._kind}, which has no {attribute!r} here")
         raise Unjudgeable(f"{attribute!r} of a returned {self._kind} is asked for")
@@ -176,8 +183,8 @@ _EXCEPTIONS = {
 }
 
 
-def _exception(kind: Any, text: Any) -> Exception:
-    """The exception that the candidate raised, as one of a builtin class; nothing that ends the tests."""
+def _exception(kind: object, text: object) -> Exception:
+    """Return the exception that the candidate raised, as one of a builtin class; nothing that ends the tests."""
     if type(kind) is not str or type(text) is not str:
         return CandidateError("an exception")
     try:
@@ -186,7 +193,8 @@ def _exception(kind: Any, text: Any) -> Exception:
         return CandidateError(f"{kind}: {text}")
 
 
-def _change_in_place(arguments: tuple[Any, ...], changed: list[Any]) -> None:
+def _change_in_place(arguments: Sequence[Any], changed: Sequence[Any]) -> None:
+    """Give mutable arguments the contents that they have after the call."""
     for before, after in zip(arguments, changed, strict=False):
         if type(before) is not type(after):
             continue
