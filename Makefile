@@ -1,21 +1,40 @@
-# quickstart  watch a model learn          test   run the tests
-# check       format, lint, types, layers  env    only make the environment
-# gpu-check   laws, speed, memory on a GPU
+# quickstart   watch a model learn              test       run the tests
+# test-fast    formulas and laws, a minute      test-lowest the three steps and the trainer on the oldest libraries
+# check        format, lint, types, layers      env        only make the environment
+# gpu-check    laws, speed, memory on a GPU     api        write docs/api.md from the docstrings
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
+LOWEST = .venv-lowest
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu"
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 # Tiny models are slower on several threads; tests run side by side instead.
 
-.PHONY: quickstart test check gpu-check format env clean
+.PHONY: quickstart test test-fast test-lowest check gpu-check api format env clean
 
 quickstart: $(STAMP)
 	$(BIN)/covey quickstart
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(PYTEST) -n 2 --durations 25
+
+# No process is started, no model is trained.
+test-fast: $(STAMP)
+	$(PYTEST) -n 2 tests/laws tests/score tests/update tests/kernels tests/rewards/rules tests/architecture/test_numbers.py
+
+# pyproject's floors, each of them; tests/architecture holds the two files together.
+test-lowest: $(LOWEST)/.installed
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu" \
+		tests/sample tests/score tests/update tests/kernels tests/trainer
+
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints-lowest.txt)"
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt \
+		--editable . hypothesis pytest pytest-xdist
+	touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -26,6 +45,9 @@ check: $(STAMP)
 # PYTHON as it is: the environment of `make env` has the CPU build of torch.
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py
+
+api: $(STAMP)
+	$(BIN)/python tools/api.py
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -42,4 +64,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
