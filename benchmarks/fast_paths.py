@@ -166,7 +166,7 @@ def alike(on: Run, off: Run) -> str:
 
 
 def summary(runs: Sequence[Run]) -> list[str]:
-    """The comparison, over the seeds that both ways have been run with."""
+    """Return the comparison, over the seeds that both ways have been run with."""
     by = {(run.way, run.seed): run for run in runs}
     seeds = [s for s in sorted({run.seed for run in runs}) if all((way, s) in by for way in WAYS)]
     if not seeds:
@@ -234,7 +234,7 @@ def main() -> None:
 
 
 def known(file: Path | None, steps: int) -> list[Run]:
-    """Runs of this length that a results file has."""
+    """Return the runs of this length that a results file has."""
     if file is None or not file.exists():
         return []
     return [run for text in file.read_text().splitlines() if (run := Run(**json.loads(text))).steps == steps]

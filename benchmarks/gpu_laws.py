@@ -180,7 +180,7 @@ def _micro_batch(device: torch.device) -> Any:
 
 
 def a_tiny_policy_learns(device: torch.device) -> str:
-    """A short run with everything in it; half of the vocabulary is paid for."""
+    """Train a short run with everything in it; half of the vocabulary is paid for."""
     from datasets import Dataset
 
     from covey import GRPOConfig, GRPOTrainer

@@ -39,7 +39,7 @@ TINY = {**REAL, "vocab_size": 512, "hidden_size": 72, "intermediate_size": 192, 
 
 
 def policy(device: torch.device, shape: dict[str, Any]) -> Any:
-    """A random policy in bfloat16."""
+    """Build a random policy in bfloat16."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)

@@ -348,7 +348,7 @@ def main() -> None:
 
 
 def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The rows of every dtype, each behind what the machine can do."""
+    """Yield the rows of every dtype, each behind what the machine can do."""
     for dtype in args.dtypes:
         speeds = machine(dtype)
         print(

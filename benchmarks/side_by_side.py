@@ -22,7 +22,7 @@ from typing import Any
 
 
 def clock(kind: str) -> Callable[[], float]:
-    """Seconds on the wall, or of this process's processor time."""
+    """Return a clock: seconds on the wall, or of this process's processor time."""
     return time.process_time if kind == "cpu" else time.perf_counter
 
 
@@ -33,7 +33,7 @@ def forget_peak() -> None:
 
 
 def peak() -> float:
-    """The most resident memory since `forget_peak`, in MB."""
+    """Return the most resident memory since `forget_peak`, in MB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -41,7 +41,7 @@ def peak() -> float:
 
 
 def environment(threads: int, **more: str) -> dict[str, str]:
-    """Of a worker."""
+    """Return the environment of a worker."""
     return {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", **more}
 
 

@@ -50,7 +50,7 @@ class Case:
 
 
 def make_model(folder: Path, tokenizer_of: str, vocabulary: int, layers: int) -> str:
-    """A model of a few layers with a large vocabulary, where the logits are most of the memory."""
+    """Build a model of a few layers with a large vocabulary, where the logits are most of the memory."""
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
     sizes: dict[str, Any] = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": layers}
@@ -64,7 +64,7 @@ def make_model(folder: Path, tokenizer_of: str, vocabulary: int, layers: int) ->
 
 
 def prompt_of(tokenizer: Any, length: int) -> str:
-    """A text of exactly so many tokens."""
+    """Return a text of exactly so many tokens."""
     return str(tokenizer.decode([tokenizer("a b c d")["input_ids"][1]] * length))
 
 
@@ -190,7 +190,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 def measure(name: str, args: argparse.Namespace, case: str, dtype: str) -> dict[str, list[float]]:
-    """The updates of one process, the first left out."""
+    """Return the updates of one process, the first left out."""
     out = Path(tempfile.mkdtemp()) / "out.json"
     python = args.trl_python if name == "trl" else sys.executable
     command = [python, __file__, "--worker", name, "--model", args.model, "--cases", case, "--dtype", dtype]

@@ -37,7 +37,7 @@ def conversation(puzzle: dict) -> list[dict]:
 
 
 def steps_to_the_format(completions, **kwargs):
-    """A third for each of `</think>`, `<answer>` and `</answer>` that stands there once and in this order."""
+    """Give a third for each of `</think>`, `<answer>` and `</answer>` that stands there once and in this order."""
     rewards = []
     for completion in completions:
         text = completion[0]["content"].removeprefix(OPENED)

@@ -52,7 +52,7 @@ class Demonstration:
 
 
 def demonstrations(seed: int, author: Author = CARELESS) -> Iterator[Demonstration]:
-    """An endless stream of all three tasks, mixed by `SHARES`."""
+    """Yield an endless stream of all three tasks, mixed by `SHARES`."""
     rng = Random(f"demonstrations {seed}")
     tasks, weights = list(SHARES), list(SHARES.values())
     while True:
@@ -65,7 +65,7 @@ def _demonstrate_countdown(rng: Random, author: Author) -> Demonstration:
 
 
 def countdown_trace(rng: Random, puzzle: CountdownPuzzle, author: Author) -> str:
-    """Attempts, one a line, until one reaches the target or the author gives up; the last one is the answer."""
+    """Write attempts, one a line, until one reaches the target or the author gives up; the last one is the answer."""
     left = list(attempts(tuple(sorted(puzzle.nums))))
     lines = []
     for _ in range(min(rng.choice(author.patience), len(left))):
@@ -99,7 +99,7 @@ class Attempt:
 
 @cache
 def attempts(nums: tuple[int, ...]) -> tuple[Attempt, ...]:
-    """What an author would try with three numbers: nothing below 0, nothing above 99, no twin with swapped operands."""
+    """Return what an author would try with three numbers: nothing below 0, nothing above 99, no twin with swapped operands."""
     found = []
     for at in range(3):
         other = nums[at]
@@ -124,7 +124,7 @@ def _demonstrate_code(rng: Random, author: Author) -> Demonstration:
 
 
 def code_answer(rng: Random, puzzle: CodePuzzle, author: Author) -> str:
-    """A program with a slip at some of the steps."""
+    """Write a program with a slip at some of the steps."""
     steps: list[CodeStep] = []
     for step in puzzle.steps:
         if rng.random() >= author.slip:
@@ -162,7 +162,7 @@ def _demonstrate_text(rng: Random, author: Author) -> Demonstration:
 
 
 def sentence(rng: Random, topics: tuple[str, str]) -> str:
-    """A sentence of an author in some mood, who does not always keep to the topics."""
+    """Write a sentence of an author in some mood, who does not always keep to the topics."""
     first, second = (topic if rng.random() < 0.7 else rng.choice(TOPICS) for topic in topics)
     words = [rng.choice(rng.choice((WARM, PLAIN, COLD))) for _ in range(2)]
     verb = rng.choice(rng.choice((WARM_VERBS, PLAIN_VERBS, COLD_VERBS)))
@@ -182,7 +182,7 @@ def _question(puzzle: CountdownPuzzle | CodePuzzle | TextPrompt) -> str:
 
 
 def _drawn(rng: Random, draw: Callable[[Random], Puzzle]) -> Puzzle:
-    """A puzzle of the train split."""
+    """Return a puzzle of the train split."""
     while True:
         puzzle = draw(rng)
         if split_of(puzzle.key) == "train":

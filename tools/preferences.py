@@ -51,7 +51,7 @@ class Preference:
 
 
 def preferences(seed: int, split: Split = "train") -> Iterator[Preference]:
-    """An endless stream of pairs of different quality, for prompts of one split."""
+    """Yield an endless stream of pairs of different quality, for prompts of one split."""
     rng = Random(f"preferences {split} {seed}")
     for _ in count():
         prompt = draw_prompt(rng)
@@ -64,7 +64,7 @@ def preferences(seed: int, split: Split = "train") -> Iterator[Preference]:
 
 
 def quality(prompt: TextPrompt, text: str) -> float:
-    """The hidden score; higher is better."""
+    """Return the hidden score; higher is better."""
     words = re.findall("[a-z]+", text.lower())
     repeats = sum(n - 1 for word, n in Counter(words).items() if word in CONTENT)
     whole = (
@@ -87,7 +87,7 @@ def _ending(text: str) -> str | None:
 
 
 def _draw_sentence(rng: Random, prompt: TextPrompt) -> str:
-    """What a careless author writes; one time in three, something broken."""
+    """Return what a careless author writes; one time in three, something broken."""
     text = sentence(rng, prompt.topics)
     return rng.choice(_BREAKS)(rng, text) if rng.random() < 1 / 3 else text
 

@@ -88,7 +88,7 @@ def train(
 def batches(
     tokenizer: PreTrainedTokenizerBase, size: int, seed: int, author: Author, pool: int = 16
 ) -> Iterator[Batch]:
-    """An endless stream of batches; sequences of similar length share one, so that little is padding."""
+    """Yield an endless stream of batches; sequences of similar length share one, so that little is padding."""
     stream = demonstrations(seed, author)
     generator = torch.Generator().manual_seed(seed)
     while True:
