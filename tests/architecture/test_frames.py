@@ -35,7 +35,7 @@ def test_few_frames_lead_to_a_reward_and_to_a_loss(tmp_path):
 
     def own_loss(terms: LossTerms):
         seen.setdefault("loss", frames_since("compute_loss"))
-        return -terms.logprobs * terms.advantages[terms.row]
+        return -terms.logprobs * terms.advantages
 
     folder = tiny_policy(tmp_path / "m")
     make(folder, tmp_path / "run", own_reward, rows(8), loss=own_loss).train()
