@@ -1,4 +1,4 @@
-"""What `covey plan` says about memory and time, as labels and values."""
+"""Memory and time in `covey plan`, as labels and values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB, GIB = 2**20, 2**30
 
 
 def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
-    """Bytes by phase, of one process."""
+    """Return the bytes of one process by phase; where they cannot be reckoned, the reason."""
     from covey.forecast.memory import offloaded, phases, totals
     from covey.forecast.sizes import prompt_lengths
 
@@ -49,11 +49,11 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
     waiting = offloaded(sizes, demand)
     if waiting:
         rows.append(("in the host's memory: activations", amount(waiting)))
-    return [*rows, ("of one process on", _place(demand, max(totals(parts).values()) + python))]
+    return [*rows, ("of one process on", free_memory(demand, max(totals(parts).values()) + python))]
 
 
 def time_rows(timing: StepTime, plan: Plan) -> Rows:
-    """Seconds by phase of a step, and of the run."""
+    """Return the seconds of a step by phase, and those of the run."""
     rows = [(phase, f"{seconds:.2f} s per step") for phase, seconds in timing.phases.items()]
     rows.append(("step", f"{timing.seconds:.2f} s, between {timing.low:.2f} and {timing.high:.2f} s"))
     rows.append(("run", f"{duration(timing.seconds * plan.total_steps)} for {plan.total_steps} steps"))
@@ -67,7 +67,7 @@ def time_rows(timing: StepTime, plan: Plan) -> Rows:
 def outcome_rows(
     recipe: Recipe, plan: Plan, run: str, timing: StepTime | None, loads_data: bool = True
 ) -> Rows:
-    """What was foreseen and what came, side by side.
+    """Return what was forecast beside what was recorded.
 
     Raises:
         DatasetError: the run has no record, or no steps.
@@ -95,7 +95,7 @@ def outcome_rows(
     rows.append(("tokens per completion", f"{came.mean_tokens:.0f} on average"))
     try:
         sizes, demand = reckoned(recipe, plan, prompt_lengths(recipe, loads_data).longest)
-    except CoveyError:  # said under Memory
+    except CoveyError:  # the section Memory has the reason
         return [*rows, ("memory", amount(came.peak_mb * MIB))]
     python = process_bytes() if demand.is_cpu else 0
     limit = amount(peak(sizes, demand) + python)
@@ -107,14 +107,14 @@ def outcome_rows(
 
 
 def reckoned(recipe: Recipe, plan: Plan, prompt_tokens: int) -> tuple[Sizes, Demand]:
-    """Sizes of the model, and what the settings ask for."""
+    """Return the sizes of the model, and the demand of the settings."""
     from covey.forecast.sizes import demand_of, sizes_of
 
     return sizes_of(recipe), demand_of(recipe, plan, prompt_tokens)
 
 
 def process_bytes() -> int:
-    """What this process takes, which has everything imported that training imports, and no model."""
+    """Return the memory of this process once it has imported what training imports; it has no model."""
     import psutil
 
     import covey.trainer.grpo_trainer  # noqa: F401  # for what it imports
@@ -123,12 +123,12 @@ def process_bytes() -> int:
 
 
 def amount(size: float) -> str:
-    """Bytes in the unit that reads best."""
+    """Return bytes in words, in the unit that reads best."""
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as one says them."""
+    """Return seconds in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -136,8 +136,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _place(demand: Demand, needed: float) -> str:
-    """Where it is reckoned for, and whether that is enough here."""
+def free_memory(demand: Demand, needed: float) -> str:
+    """Return the device that memory is reckoned for, what is free there, and whether that is enough."""
     import torch
 
     from covey.config.hardware import has_cuda

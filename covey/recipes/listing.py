@@ -18,7 +18,11 @@ def listing(word: str = "", width: int = 100) -> list[str]:
     """Return lines about the settings whose name or description has a word; all of them by default."""
     lines: list[str] = []
     for section, cls in (("model", ModelConfig), ("train", GRPOConfig)):
-        helps = {f: _help(f) for f in fields(cls) if f.init}
+        helps: dict[Field[object], str] = {}
+        for field in fields(cls):
+            words = str(field.metadata.get("help", "")).split()
+            if field.init:
+                helps[field] = " ".join(words[:MOST_WORDS]) + (" ..." if len(words) > MOST_WORDS else "")
         found = {f: text for f, text in helps.items() if word.lower() in f"{f.name} {text}".lower()}
         if found:
             lines.append(f"{section}:")
@@ -31,8 +35,3 @@ def listing(word: str = "", width: int = 100) -> list[str]:
             lines.append(f"  {field.name}: {default}   # {describe(kinds_of(cls)[field.name])}")
             lines += textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ")
     return lines
-
-
-def _help(field: Field[object]) -> str:
-    words = str(field.metadata.get("help", "")).split()
-    return " ".join(words[:MOST_WORDS]) + (" ..." if len(words) > MOST_WORDS else "")

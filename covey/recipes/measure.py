@@ -1,4 +1,4 @@
-"""What a policy is worth on the eval sets of a recipe, with intervals; and whether another one is better.
+"""Scores of a policy on the eval sets of a recipe, with intervals; and a paired test against another policy.
 
 The evaluation is the trainer's own: a GRPOTrainer without training data evaluates.
 """
@@ -19,11 +19,11 @@ from covey.trainer.evaluation import Evaluation
 from covey.types import PromptContent
 
 TOTAL = "reward"
-"""What the weighted sum of the rewards is called."""
+"""Name of the weighted sum of the rewards."""
 
 
 @dataclass(frozen=True)
-class Row:
+class RewardRow:
     """One reward on one eval set, or on one task of it."""
 
     task: str | None
@@ -38,7 +38,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Change:
+class RewardChange:
     """One reward of two policies on the same prompts, or on those of one task."""
 
     task: str | None
@@ -47,8 +47,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one policy said and scored on one eval set, prompt by prompt."""
+class EvalScores:
+    """Completions and scores of one policy on one eval set, prompt by prompt."""
 
     prompts: list[PromptContent]
     tasks: list[str | None]
@@ -59,8 +59,8 @@ class Measured:
     """Everything that the trainer reports, without a prefix."""
 
     @classmethod
-    def of(cls, found: Evaluation, metrics: Mapping[str, float], task_column: str) -> Measured:
-        """One evaluation, completions gathered by prompt."""
+    def of(cls, found: Evaluation, metrics: Mapping[str, float], task_column: str) -> EvalScores:
+        """Gather the completions of one evaluation by prompt."""
         rows: dict[int, list[int]] = {}
         for row, group in enumerate(found.group_ids):
             rows.setdefault(group, []).append(row)
@@ -77,30 +77,26 @@ class Measured:
 
     @property
     def names_of_tasks(self) -> list[str | None]:
-        """All prompts first, then each task; a single task is not told apart from all."""
+        """None for all prompts, then each task; a task that has all prompts is left out."""
         tasks = sorted({task for task in self.tasks if task is not None})
         return [None, *(tasks if len(tasks) > 1 or None in self.tasks else ())]
 
-    def rows(self) -> Iterator[Row]:
-        """Means with intervals of every reward, over all prompts and by task; rewards without a value are left out."""
+    def rows(self) -> Iterator[RewardRow]:
+        """Yield every reward over all prompts and by task, with its interval; rewards without a value are left out."""
         for task in self.names_of_tasks:
             for name in self.values:
                 found = estimate_reward(self.scored(name, task))
                 if found is not None:
-                    yield Row(task, name, found.prompts, found.interval, found.pass_at)
+                    yield RewardRow(task, name, found.prompts, found.interval, found.pass_at)
 
     def scored(self, name: str, task: str | None) -> list[list[float]]:
         """Return the values of one reward by prompt, those that are None left out."""
         column = zip(self.values[name], self.tasks, strict=True)
         return [[v for v in values if v is not None] for values, t in column if task is None or t == task]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Values that JSON can hold."""
-        return dict(vars(self))
 
-
-def measure(recipe: Recipe) -> dict[str, Measured]:
-    """Evaluate the recipe's policy on each of its eval sets.
+def measure(recipe: Recipe) -> dict[str, EvalScores]:
+    """Evaluate the recipe's policy on each of its eval sets, and return its scores by eval set.
 
     Raises:
         DatasetError: the recipe has none.
@@ -124,12 +120,12 @@ def measure(recipe: Recipe) -> dict[str, Measured]:
     for name, dataset in datasets.items():
         metrics = trainer.evaluate(dataset, metric_key_prefix="eval")
         plain = {key.removeprefix("eval_"): value for key, value in metrics.items()}
-        measured[name] = Measured.of(found[-1], plain, recipe.config.task_column)
+        measured[name] = EvalScores.of(found[-1], plain, recipe.config.task_column)
     return measured
 
 
-def compare(before: Measured, after: Measured) -> list[Change]:
-    """Every reward that both have, over all prompts and by task.
+def compare(before: EvalScores, after: EvalScores) -> list[RewardChange]:
+    """Compare every reward that both have, over all prompts and by task.
 
     Raises:
         DatasetError: the two answered other prompts.
@@ -141,7 +137,7 @@ def compare(before: Measured, after: Measured) -> list[Change]:
         )
     names = [name for name in before.values if name in after.values]
     changes = (
-        Change(task, name, compare_prompts(before.scored(name, task), after.scored(name, task)))
+        RewardChange(task, name, compare_prompts(before.scored(name, task), after.scored(name, task)))
         for task in before.names_of_tasks
         for name in names
     )

@@ -2,7 +2,7 @@
 
 learning_rate=1e-5          a setting of `train` or of `model`, by its name alone
 data.arguments.count=100    any value, by its path; sections and mappings that are not there are made
-rewards.countdown.weight=2  an item of a list, by its number (from 0), or by the reward or the name it says
+rewards.countdown.weight=2  an item of a list, by its number (from 0), by its name, or by its reward
 """
 
 from __future__ import annotations

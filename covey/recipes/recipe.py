@@ -66,7 +66,7 @@ WIDER = {"resume_from_checkpoint": str | bool | None}
 """Settings that take more than TrainingArguments says: `true` is the last checkpoint, as for `Trainer.train`."""
 
 SUFFIXES = (".yaml", ".yml")
-"""How the name of a recipe ends."""
+"""Endings of a recipe's file name."""
 
 
 class Recipe:

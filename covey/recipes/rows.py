@@ -2,10 +2,10 @@
 
 prompt: question                 the column with the prompts
 template: "{question} Think."    prompts made from columns, in place of `prompt`
-system: "You solve puzzles."     said before every prompt; makes it a chat
+system: "You solve puzzles."     put before every prompt; makes it a chat
 chat: true                       text prompts as messages of the user
 shape: gsm8k                     rows shaped like GSM8K, MBPP or HumanEval (see covey.tasks.datasets)
-instruction: "Be brief."         with `shape`: what is said after each question
+instruction: "Be brief."         with `shape`: put after each question
 rename: {solution: answer}       other names for columns
 task: math                       the column `task`, for every row
 """

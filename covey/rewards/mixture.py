@@ -77,7 +77,15 @@ class Mixture(Sequence[Reward]):
                 "A mixture has at least one reward: a function, or a reward model with its tokenizer."
             )
         names = unique_names([reward_name(r) for r in rewards])
-        self.rewards = [_part(r, name, on_error) for r, name in zip(rewards, names, strict=True)]
+        self.rewards: list[Reward] = []
+        for function, unique in zip(rewards, names, strict=True):
+            # One that needs no change stays the object it is.
+            part = function if isinstance(function, Reward) else Reward(function, unique)
+            if part.name != unique:
+                part = replace(part, name=unique)
+            if on_error is not None and part.options.on_error == "raise":
+                part = replace(part, options=options_of(part, on_error=on_error))
+            self.rewards.append(part)
         self.task_column = task_column
         self.__name__ = name
         self.tasks: set[str] = set()
@@ -203,13 +211,3 @@ def as_rewards(functions: RewardFunction | list[RewardFunction] | tuple[RewardFu
             "reward_funcs is empty. Give at least one reward: a function, a model's name, or a module."
         )
     return Mixture(*listed)
-
-
-def _part(function: RewardFunction, name: str, on_error: OnError | None) -> Reward:
-    """Return a reward under its name in the mixture; one that needs no change stays the object it is."""
-    part = function if isinstance(function, Reward) else Reward(function, name)
-    if part.name != name:
-        part = replace(part, name=name)
-    if on_error is not None and part.options.on_error == "raise":
-        part = replace(part, options=options_of(part, on_error=on_error))
-    return part

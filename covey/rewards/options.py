@@ -83,11 +83,10 @@ class RewardOptions:
         if "requires" in given:
             given["requires"] = _gates(name, given["requires"])
         options = cls(**given)
-        options._check_choices(name)
-        options._check_deadlines(name)
+        options._check(name)
         return options
 
-    def _check_choices(self, name: str) -> None:
+    def _check(self, name: str) -> None:
         for option, choices in (("where", get_args(Where)), ("scope", get_args(Scope))):
             if getattr(self, option) not in choices:
                 raise RewardError(
@@ -97,8 +96,6 @@ class RewardOptions:
             raise RewardError(
                 f"Reward {name!r}: on_error={self.on_error!r}; it is 'raise', 'missing', 'zero' or a number."
             )
-
-    def _check_deadlines(self, name: str) -> None:
         for option in ("timeout", "sample_timeout"):
             seconds = getattr(self, option)
             if seconds is not None and not (_is_finite(seconds) and seconds > 0):

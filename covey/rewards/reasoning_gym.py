@@ -7,11 +7,11 @@ of its own, which ends when its time is up.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from covey.rewards.contract import Failure
 from covey.rewards.rules.extract import Source, answers, check_sources
@@ -42,7 +42,7 @@ ALLOWED: dict[str, re.Pattern[str]] = {
     **dict.fromkeys(("string_insertion", "spiral_matrix", "binary_matrix", "n_queens"), _NO_CALLS),
     "game_of_life_halting": _TRUTH,  # any other text counts as a right answer there
 }
-"""What an answer may be made of, by family: those whose scoring evaluates it, or takes anything for right."""
+"""Patterns that answers must match, by family: those whose scoring evaluates it, or takes anything for right."""
 
 
 class ReasoningGym:
@@ -77,23 +77,19 @@ class ReasoningGym:
         rg_family: Sequence[str | None],
         rg_entry: Sequence[str | None],
         prompts: Sequence[PromptContent] | None = None,
-        **_: Any,
+        **_: object,
     ) -> list[float | None]:
         found = answers(completions, prompts, self.sources)
         rows = list(zip(found, rg_family, rg_entry, strict=True))
-        score: Callable[[Any], float | None] = lambda row: self._score(*row)  # noqa: E731
         if sum(family is not None for family in rg_family) < 2 or self.sandbox.workers < 2:
-            return [score(row) for row in rows]
+            return [self._score(*row) for row in rows]
         self.sandbox.start()
         with ThreadPoolExecutor(self.sandbox.workers) as pool:
-            return list(pool.map(score, rows))
+            return list(pool.map(self._score, *zip(*rows, strict=True)))
 
-    def gold_completion(self, row: dict[str, Any]) -> str | None:
-        """The item's own answer, for checks; some families have none."""
-        import json
-
-        entry = json.loads(row["rg_entry"]) if row.get("rg_entry") else {}
-        answer = entry.get("answer")
+    def gold_completion(self, row: Mapping[str, str | None]) -> str | None:
+        """Return the item's own answer, for checks; some families have none."""
+        answer = json.loads(row.get("rg_entry") or "{}").get("answer")
         return None if answer is None else f"<think>\nI know it.\n</think>\n<answer>{answer}</answer>"
 
     def _score(self, answer: str | None, family: str | None, entry: str | None) -> float | None:
@@ -113,6 +109,6 @@ class ReasoningGym:
 
 
 def is_allowed(family: str, answer: str) -> bool:
-    """Whether an answer is made of what its family's answers are made of."""
+    """Return whether an answer has the characters that its family's answers are made of."""
     pattern = ALLOWED.get(family)
     return len(answer) <= MAX_CHARACTERS and (pattern is None or pattern.fullmatch(answer) is not None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from reasoning_gym.factory import DATASETS, create_dataset, get_score_answer_fn
 
@@ -28,17 +27,13 @@ _scorers: dict[str, Callable[..., float]] = {
 
 
 def score(family: str, answer: str, entry: str) -> float:
-    """What reasoning-gym gives an answer to the item that `entry` holds as JSON."""
+    """Return reasoning-gym's own score of an answer to the item that `entry` holds as JSON."""
     item = json.loads(entry)
     if family in GRIDS:
         item["metadata"]["output"] = tuple(map(tuple, item["metadata"]["output"]))
     return float(_scorers[family](answer=answer, entry=item))
 
 
-def _warm_up() -> None:
-    for family in LATE_IMPORTS:
-        item: Any = create_dataset(family, size=1, seed=0)[0]
-        score(family, str(item["answer"]), json.dumps(item))
-
-
-_warm_up()
+for name in LATE_IMPORTS:
+    item = create_dataset(name, size=1, seed=0)[0]
+    score(name, str(item["answer"]), json.dumps(item))

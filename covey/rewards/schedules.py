@@ -15,36 +15,37 @@ Weight = float | Schedule | Mapping[str, float | Schedule]
 
 
 @dataclass(frozen=True)
-class Linear:
+class Ramp:
+    """From `start` to `end` between two points of training; constant before and after."""
+
+    start: float
+    end: float
+    begin: float = 0.0
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin < self.until <= 1:
+            raise ValueError(
+                f"begin={self.begin}, until={self.until}: points of training are in [0, 1], and begin comes first."
+            )
+
+    def share(self, progress: float) -> float:
+        """Return how much of the way from begin to until is done, from 0 to 1."""
+        return min(max((progress - self.begin) / (self.until - self.begin), 0.0), 1.0)
+
+
+class Linear(Ramp):
     """From `start` to `end` along a line, between two points of training; constant before and after."""
 
-    start: float
-    end: float
-    begin: float = 0.0
-    until: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_span(self.begin, self.until)
-
     def __call__(self, progress: float) -> float:
-        return self.start + (self.end - self.start) * _share(progress, self.begin, self.until)
+        return self.start + (self.end - self.start) * self.share(progress)
 
 
-@dataclass(frozen=True)
-class Cosine:
+class Cosine(Ramp):
     """From `start` to `end` along a half cosine, between two points of training; constant before and after."""
 
-    start: float
-    end: float
-    begin: float = 0.0
-    until: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_span(self.begin, self.until)
-
     def __call__(self, progress: float) -> float:
-        share = _share(progress, self.begin, self.until)
-        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * share))
+        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * self.share(progress)))
 
 
 class Steps:
@@ -80,14 +81,3 @@ def start_weight(weight: Weight) -> float:
     if isinstance(weight, Mapping):
         return max((weight_at(part, None, 0.0) for part in weight.values()), default=0.0)
     return weight_at(weight, None, 0.0)
-
-
-def _share(progress: float, begin: float, until: float) -> float:
-    return min(max((progress - begin) / (until - begin), 0.0), 1.0)
-
-
-def _check_span(begin: float, until: float) -> None:
-    if not 0 <= begin < until <= 1:
-        raise ValueError(
-            f"begin={begin}, until={until}: points of training are in [0, 1], and begin comes first."
-        )

@@ -105,13 +105,12 @@ class _RewardRun:
             for group in groups_of(self.batch):
                 if wanted.intersection(group):
                     yield group, [[row] if row in wanted else [] for row in group]
-        elif self.reward.options.pure:
-            yield from self._calls_by_content(cache)
-        else:
+            return
+        if not self.reward.options.pure:
             yield self.rows, [[row] for row in self.rows]
+            return
 
-    def _calls_by_content(self, cache: RewardCache | None) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Yield one call for rows with the same content once, without those that the cache knows; fill the cache."""
+        # Rows with the same content once, and none that the cache knows.
         keys = row_keys(self.reward, self.batch.select(self.rows))
         known = cache.get(self.reward, keys) if cache else [None] * len(keys)
         targets: dict[Key | int, list[int]] = {}
@@ -123,7 +122,7 @@ class _RewardRun:
         self.counts.num_cached = len(self.rows) - len(targets)
         if targets:
             yield [rows[0] for rows in targets.values()], list(targets.values())
-        if cache:
+        if cache:  # the scores are there once the caller asks for the next call
             found = {key: self.scores[rows[0]] for key, rows in targets.items() if isinstance(key, bytes)}
             cache.put(self.reward, found)
 

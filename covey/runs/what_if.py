@@ -28,6 +28,7 @@ from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.runs import Run
+from covey.runs.record.jsonl import Json
 from covey.runs.record.regroup import regroup
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import Outcomes, estimator
@@ -70,7 +71,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoredRows:
     """Rows under one way of scoring; one value per completion."""
 
     totals: Floats
@@ -88,8 +89,8 @@ class Rescored:
 
     keys: Mapping[str, NDArray[Any]]
     """step, group, index, row, tokens."""
-    before: Scoring
-    after: Scoring
+    before: ScoredRows
+    after: ScoredRows
     skipped: int = 0
     """Completions left out, because a changed reward needs texts and these were not recorded."""
 
@@ -99,10 +100,11 @@ class Rescored:
         return self.before.advantages * self.after.advantages < 0
 
     def summary(self) -> dict[str, float]:
-        """The change in numbers."""
+        """Return the change in numbers."""
+        a, b = self.before.advantages, self.after.advantages
+        is_constant = a.size < 2 or not a.std() or not b.std()
         n = max(1, len(self.flips))
-        starts = (self.before.advantages == 0) & (self.after.advantages != 0)
-        stops = (self.before.advantages != 0) & (self.after.advantages == 0)
+        starts, stops = (a == 0) & (b != 0), (a != 0) & (b == 0)
         return {
             "completions": len(self.flips),
             "skipped": self.skipped,
@@ -114,11 +116,11 @@ class Rescored:
             "signal_share_after": self._signal_share(self.after),
             "loss_before": self._mean_loss(self.before),
             "loss_after": self._mean_loss(self.after),
-            "correlation": _correlation(self.before.advantages, self.after.advantages),
+            "correlation": 0.0 if is_constant else float(np.corrcoef(a, b)[0, 1]),
         }
 
     def frame(self) -> pd.DataFrame:
-        """One row per completion: keys, totals, advantages and pulls before and after, `flips`."""
+        """Return one row per completion: keys, totals, advantages and pulls before and after, `flips`."""
         import pandas as pd
 
         columns: dict[str, Any] = dict(self.keys)
@@ -127,14 +129,14 @@ class Rescored:
             columns[f"{name}_after"] = getattr(self.after, name)
         return pd.DataFrame(columns | {"flips": self.flips})
 
-    def _signal_share(self, scoring: Scoring) -> float:
-        """Share of the groups in which any completion has an advantage."""
-        rows = rows_of(self.keys["step"].astype(np.int64) * 1_000_003 + self.keys["group"].astype(np.int64))
-        return float(np.mean([np.any(scoring.advantages[r] != 0) for r in rows])) if rows else 0.0
+    def _signal_share(self, scored: ScoredRows) -> float:
+        """Return the share of the groups in which any completion has an advantage."""
+        groups = rows_of(self.keys["step"].astype(np.int64) * 1_000_003 + self.keys["group"].astype(np.int64))
+        return float(np.mean([np.any(scored.advantages[r] != 0) for r in groups])) if groups else 0.0
 
-    def _mean_loss(self, scoring: Scoring) -> float:
+    def _mean_loss(self, scored: ScoredRows) -> float:
         steps = rows_of(self.keys["step"])
-        return float(np.mean([scoring.loss[r].sum() for r in steps])) if steps else 0.0
+        return float(np.mean([scored.loss[r].sum() for r in steps])) if steps else 0.0
 
 
 def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None = None) -> Rescored:
@@ -160,7 +162,9 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
             skipped += rows.num_rows
             continue
         replaced = _run_again(functions, groups) if functions else {}
-        parts.append((_keys(rows), _as_recorded(rows, how.before), _rescored(rows, how, replaced)))
+        recorded = _weighed(rows, how.before, _floats(rows, "total"), _floats(rows, "advantage"))
+        keys = {name: rows[name].to_numpy() for name in _KEYS}
+        parts.append((keys, recorded, _rescored(rows, how, replaced)))
     if how.has_varying_weights and (what_if.weights or what_if.rewards):
         warn(
             f"The weights of run {run.name!r} vary by task or over time. A changed weight is taken for a change of the one "
@@ -181,8 +185,8 @@ _KEYS = ("step", "group", "index", "row", "tokens")
 class _How:
     """The settings before and after, with the weights of every reward."""
 
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
+    before: Json
+    after: Json
     old_weights: Mapping[str, float]
     new_weights: Mapping[str, float]
     drops_groups: bool
@@ -205,11 +209,15 @@ _DEFAULTS = {
 
 
 def _how(what_if: WhatIf, run: Run) -> _How:
-    """The changes laid over what was recorded."""
+    """Return the settings and weights of the record with the changes laid over them.
+
+    Raises:
+        ConfigError: a reward or a value that does not exist.
+    """
     unknown = sorted(set(what_if.weights) - set(run.rewards) - set(what_if.rewards))
     if unknown:
         raise ConfigError(f"Run {run.name!r} has no reward {unknown[0]!r}; it has: {', '.join(run.rewards)}.")
-    before = {name: run.settings.get(name, default) for name, default in _DEFAULTS.items()}
+    before: Json = {name: run.settings.get(name, default) for name, default in _DEFAULTS.items()}
     if isinstance(before["scale_rewards"], bool):
         before["scale_rewards"] = "group" if before["scale_rewards"] else "none"
     changes = {
@@ -230,7 +238,7 @@ def _how(what_if: WhatIf, run: Run) -> _How:
 
 
 def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
-    """The completions that were scored together, round by round. A round never crosses two segments."""
+    """Yield the completions that were scored together, round by round. A round never crosses two segments."""
     for table in run.group_tables():
         numbers = table["step"].to_numpy()
         edges = [int(i) for i in np.flatnonzero(np.diff(numbers, prepend=-1))]
@@ -255,12 +263,8 @@ def _run_again(functions: Sequence[Reward], groups: Sequence[Group]) -> dict[str
     return Mixture(*functions).score(RewardBatch.of_groups(groups)).scores
 
 
-def _as_recorded(rows: pa.Table, settings: Mapping[str, Any]) -> Scoring:
-    return _weighed(rows, settings, _floats(rows, "total"), _floats(rows, "advantage"))
-
-
-def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]) -> Scoring:
-    """The rows of one round, scored the other way."""
+def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]) -> ScoredRows:
+    """Return the rows of one round, scored the other way."""
     names, settings = list(how.new_weights), how.after
     old, new = _columns(rows, names, {}), _columns(rows, names, replaced)
     totals = _new_totals(rows, how, old, new)
@@ -280,7 +284,7 @@ def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]
 
 @dataclass(frozen=True)
 class _Columns:
-    """What rewards gave, one column per reward."""
+    """Scores of a round, one column per reward."""
 
     values: Floats
     """NaN for none; a gated score is 0."""
@@ -302,7 +306,7 @@ def _columns(rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequen
 
 
 def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floats:
-    """Totals after the change: what changed is added to what was recorded.
+    """Return the totals after the change: what changed is added to what was recorded.
 
     So the weights of the other rewards may have varied by task or over time. A failure that did not take its completion
     out when it was recorded (the reward is optional) does not now.
@@ -322,12 +326,12 @@ def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floa
 
 def _weighed(
     rows: pa.Table,
-    settings: Mapping[str, Any],
+    settings: Json,
     totals: Floats,
     advantages: Floats,
     drops_groups: bool = False,
-) -> Scoring:
-    """Losses and pulls from advantages, by the token weights of the loss."""
+) -> ScoredRows:
+    """Return losses and pulls from advantages, by the token weights of the loss."""
     lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)
     is_masked = _is_truncated(rows) & bool(settings["mask_truncated_completions"])
     kept = np.ones(len(lengths), dtype=bool)
@@ -341,7 +345,7 @@ def _weighed(
     weights = np.zeros(len(lengths))
     weights[kept] = row_weights(reduction, *counts, Totals.of(*counts, reduction.truncated))
     terms = weights * np.where(is_masked, 0, lengths) * advantages
-    return Scoring(totals, advantages, np.abs(terms), -terms)
+    return ScoredRows(totals, advantages, np.abs(terms), -terms)
 
 
 def _floats(rows: pa.Table, name: str) -> Floats:
@@ -352,21 +356,10 @@ def _is_truncated(rows: pa.Table) -> NDArray[np.bool_]:
     return np.array([finish == "length" for finish in rows["finish"].to_pylist()], dtype=bool)
 
 
-def _keys(rows: pa.Table) -> dict[str, NDArray[Any]]:
-    return {name: rows[name].to_numpy() for name in _KEYS}
-
-
 def _group_ids(rows: pa.Table) -> NDArray[np.int64]:
     return rows["group"].to_numpy().astype(np.int64)
 
 
-def _joined(parts: Sequence[Scoring]) -> Scoring:
+def _joined(parts: Sequence[ScoredRows]) -> ScoredRows:
     names = ("totals", "advantages", "pulls", "loss")
-    return Scoring(*(np.concatenate([getattr(p, name) for p in parts] or [np.empty(0)]) for name in names))
-
-
-def _correlation(a: Floats, b: Floats) -> float:
-    """Correlation of two columns; 0 where one of them is constant."""
-    if a.size < 2 or not a.std() or not b.std():
-        return 0.0
-    return float(np.corrcoef(a, b)[0, 1])
+    return ScoredRows(*(np.concatenate([getattr(p, name) for p in parts] or [np.empty(0)]) for name in names))

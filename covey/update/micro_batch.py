@@ -161,16 +161,19 @@ def build_micro_batches(
     """
     batches = []
     for first in range(0, len(cut), accumulation):
-        step = []
-        for numbers in cut[first : first + accumulation]:
-            part = [samples[i] for i in numbers]
-            lengths = [sum(s.completion.loss_mask) for s in part]
-            step.append((lengths, [s.in_loss for s in part], [s.prompt.seed_key for s in part]))
-        own = sum((Totals.of(*counts, reduction.truncated) for counts in step), Totals())
+        step = [(numbers, [samples[i] for i in numbers]) for numbers in cut[first : first + accumulation]]
+        counts = [
+            (
+                [sum(s.completion.loss_mask) for s in part],
+                [s.in_loss for s in part],
+                [s.prompt.seed_key for s in part],
+            )
+            for _, part in step
+        ]
+        own = sum((Totals.of(*c, reduction.truncated) for c in counts), Totals())
         totals = sum(gather(own), Totals())
-        for numbers, counts in zip(cut[first : first + accumulation], step, strict=True):
-            part = [samples[i] for i in numbers]
-            weights = row_weights(reduction, *counts, totals)
+        for (numbers, part), count in zip(step, counts, strict=True):
+            weights = row_weights(reduction, *count, totals)
             kept = contributing_rows(part, weights, every_row_is_needed)
             batches.append(
                 micro_batch(

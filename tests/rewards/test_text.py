@@ -3,7 +3,7 @@
 import pytest
 
 from covey.rewards.check.attacks import attacks
-from covey.rewards.rules.extract import said_by
+from covey.rewards.rules.extract import texts_without_echo
 from covey.rewards.text import last_text_of, text_of, without_reasoning
 from covey.types import Completion, Group, Prompt, message_text
 
@@ -44,7 +44,7 @@ def answer(content, role="assistant"):
 def test_the_text_of_every_form(completion, text):
     assert text_of(completion) == text
     if isinstance(completion, str | list):
-        assert said_by([completion], ["Say it."]) == [text]
+        assert texts_without_echo([completion], ["Say it."]) == [text]
 
 
 @pytest.mark.parametrize(

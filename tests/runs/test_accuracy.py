@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from covey.recipes.measure import Measured
+from covey.recipes.measure import EvalScores
 from covey.recipes.measure import compare as compare_measured
 from covey.runs.accuracy import compare_prompts, estimate_reward
 from covey.runs.report.curves import short
@@ -57,7 +57,7 @@ def test_log_report_and_eval_agree_to_the_digit(tmp_path):
     for step in (0, 20):
         groups = evaluated(story, step)
         logged[step] = summary(groups, "task")
-        measured[step] = Measured.of(Evaluation.of(groups), {}, "task")
+        measured[step] = EvalScores.of(Evaluation.of(groups), {}, "task")
         writer.evaluation("held_out", step, logged[step], groups)
     first, second = RunSummary(tmp_path / "record").data()["evaluations"]
     rows = {row.name: row for row in measured[20].rows() if row.task is None}

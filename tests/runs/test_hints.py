@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covey.runs.hints import RULES, HintWatch, watch_record
-from covey.runs.hints.history import MAX_POINTS, History, change
+from covey.runs.hints.history import MAX_POINTS, History, trend
 from covey.runs.record.group_statistics import group_statistics
 from covey.types import Completion, Group, Prompt, ScoredGroup
 from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, open_writer, settings_of, write_run
@@ -279,10 +279,10 @@ def test_a_long_history_does_not_grow_and_keeps_its_ends():
 
 def test_change_says_how_sure_it_is():
     random = np.random.default_rng(0)
-    flat = change(random.normal(0, 1, 200))
-    rising = change(random.normal(0, 1, 200) + np.arange(200) / 50)
+    flat = trend(random.normal(0, 1, 200))
+    rising = trend(random.normal(0, 1, 200) + np.arange(200) / 50)
     assert abs(flat.z) < 3 and rising.z > 8
-    assert change(np.ones(40)).z == 0 and change(np.repeat([0.0, 1.0], 20)).z == np.inf
+    assert trend(np.ones(40)).z == 0 and trend(np.repeat([0.0, 1.0], 20)).z == np.inf
 
 
 def test_a_look_after_a_step_costs_little():

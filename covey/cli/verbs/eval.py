@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from covey.recipes import Recipe
-    from covey.recipes.measure import Change, Measured, Row
+    from covey.recipes.measure import EvalScores, RewardChange, RewardRow
 
 EXAMPLES = """
 examples:
@@ -100,27 +100,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, compare and print; the exit code is 1 where the policy is worse than the other."""
-    measured = measured_model(args.model, args)
-    changes: dict[str, list[Change]] = {}
+    scores = evaluate_model(args.model, args)
+    changes: dict[str, list[RewardChange]] = {}
     if args.against:
-        other = (
-            read_measured(args.against)
-            if args.against.endswith(".json")
-            else measured_model(args.against, args)
-        )
-        changes = compared(other, measured)
+        is_file = args.against.endswith(".json")
+        other = read_scores(args.against) if is_file else evaluate_model(args.against, args)
+        changes = compared(other, scores)
     if is_main_process():
-        if args.output:
-            write_measured(Path(args.output), args.model, measured)
+        if args.output:  # everything, completions included: `read_scores` reads it
+            sets = {name: {**vars(part), "rows": row_dicts(part)} for name, part in scores.items()}
+            text = json.dumps({"model": args.model, "sets": sets}, indent=1)
+            Path(args.output).write_text(text, encoding="utf-8")
         if args.json:
-            print(json.dumps(as_json(args.model, measured, changes), indent=2))
+            print(json.dumps(as_json(args.model, scores, changes), indent=2))
         else:
-            print_tables(args, measured, changes)
+            print_tables(args, scores, changes)
     return int(any(is_worse(change) for part in changes.values() for change in part))
 
 
-def measured_model(model: str, args: argparse.Namespace) -> dict[str, Measured]:
-    """Evaluate one model and return its scores by eval set."""
+def evaluate_model(model: str, args: argparse.Namespace) -> dict[str, EvalScores]:
+    """Evaluate one model in a folder that is thrown away, and return its scores by eval set."""
     from covey.recipes.measure import measure
 
     with tempfile.TemporaryDirectory(prefix="covey-eval-") as folder:
@@ -159,9 +158,7 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
 def replaced_values(model: str, args: argparse.Namespace, folder: str) -> dict[str, object]:
     """Return what an evaluation and its options replace in a recipe, by section."""
     given = {name: value for name, value in vars(args).items() if value is not None}
-    sampling: dict[str, object] = {
-        name: given[name] for name in ("temperature", "top_p", "top_k") if name in given
-    }
+    sampling: dict[str, object] = {n: given[n] for n in ("temperature", "top_p", "top_k") if n in given}
     if args.greedy:
         sampling["do_sample"] = False
     train: dict[str, object] = {
@@ -177,7 +174,9 @@ def replaced_values(model: str, args: argparse.Namespace, folder: str) -> dict[s
     return {"model": {"model_name_or_path": model, "use_peft": False, **weights}, "train": train}
 
 
-def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> dict[str, list[Change]]:
+def compared(
+    before: Mapping[str, EvalScores], after: Mapping[str, EvalScores]
+) -> dict[str, list[RewardChange]]:
     """Return the changes by eval set.
 
     Raises:
@@ -190,43 +189,37 @@ def compared(before: Mapping[str, Measured], after: Mapping[str, Measured]) -> d
     return {name: compare(before[name], after[name]) for name in after}
 
 
-def is_worse(change: Change) -> bool:
+def is_worse(change: RewardChange) -> bool:
     """Return whether the weighted reward over all prompts fell, and not by chance."""
     is_total = change.task is None and change.name == "reward"
     test = change.comparison.test
     return is_total and test.difference < 0 and test.p_value < SIGNIFICANT
 
 
-def write_measured(path: Path, model: str, measured: Mapping[str, Measured]) -> None:
-    """Write everything about one model, for later comparisons."""
-    sets = {name: {**part.as_dict(), "rows": row_dicts(part)} for name, part in measured.items()}
-    path.write_text(json.dumps({"model": model, "sets": sets}, indent=1), encoding="utf-8")
-
-
-def read_measured(path: str) -> dict[str, Measured]:
+def read_scores(path: str) -> dict[str, EvalScores]:
     """Read what `-o` wrote.
 
     Raises:
         DatasetError: it cannot be read, or is something else.
     """
-    from covey.recipes.measure import Measured
+    from covey.recipes.measure import EvalScores
 
     try:
         sets = json.loads(Path(path).read_text(encoding="utf-8"))["sets"]
         return {
-            name: Measured(**{k: v for k, v in part.items() if k != "rows"}) for name, part in sets.items()
+            name: EvalScores(**{k: v for k, v in part.items() if k != "rows"}) for name, part in sets.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path} is no result of 'covey eval -o': {error!r}.") from error
 
 
 def as_json(
-    model: str, measured: Mapping[str, Measured], changes: Mapping[str, Sequence[Change]]
+    model: str, scores: Mapping[str, EvalScores], changes: Mapping[str, Sequence[RewardChange]]
 ) -> dict[str, object]:
     """Return the numbers, without the completions."""
     sets = {
         name: {"prompts": len(part.prompts), "rows": row_dicts(part), "metrics": part.metrics}
-        for name, part in measured.items()
+        for name, part in scores.items()
     }
     if not changes:
         return {"model": model, "sets": sets}
@@ -237,37 +230,39 @@ def as_json(
     return {"model": model, "sets": sets, "changes": tests}
 
 
-def row_dicts(measured: Measured) -> list[dict[str, object]]:
+def row_dicts(scores: EvalScores) -> list[dict[str, object]]:
     """Return means, intervals and pass@k as JSON holds them."""
-    return [asdict(row) for row in measured.rows()]
+    return [asdict(row) for row in scores.rows()]
 
 
 def print_tables(
-    args: argparse.Namespace, measured: Mapping[str, Measured], changes: Mapping[str, Sequence[Change]]
+    args: argparse.Namespace,
+    scores: Mapping[str, EvalScores],
+    changes: Mapping[str, Sequence[RewardChange]],
 ) -> None:
     """Print a table of the scores, and one of the changes, for every eval set."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    for name, part in measured.items():
+    for name, part in scores.items():
         samples = sorted({len(completions) for completions in part.completions})
         title = args.dataset if name == "eval" else f"{args.dataset}, {name}"
         each = "1 completion" if samples == [1] else f"{'/'.join(map(str, samples))} completions"
         console.print(f"{args.model} on {title}: {len(part.prompts)} prompts, {each} each\n", markup=False)
-        console.print(measured_table(part))
+        console.print(scores_table(part))
         if name in changes:
             console.print(f"\n{args.against} → {args.model}, on the same prompts\n", markup=False)
             console.print(changes_table(changes[name]))
         console.print()
 
 
-def measured_table(measured: Measured) -> Table:
+def scores_table(scores: EvalScores) -> Table:
     """Return a row per reward and task: mean, interval, prompts, pass@k."""
     from rich.table import Table
 
-    rows = list(measured.rows())
+    rows = list(scores.rows())
     ks = sorted({k for row in rows for k in row.pass_at})
-    size = max((len(completions) for completions in measured.completions), default=1)
+    size = max((len(completions) for completions in scores.completions), default=1)
     mean = "mean" if size == 1 else f"avg@{size}"
     table = Table(
         "", mean, "95 % interval", "prompts", *(f"pass@{k}" for k in ks), box=None, padding=(0, 2, 0, 0)
@@ -279,7 +274,7 @@ def measured_table(measured: Measured) -> Table:
     return table
 
 
-def changes_table(changes: Sequence[Change]) -> Table:
+def changes_table(changes: Sequence[RewardChange]) -> Table:
     """Return a row per reward and task: before, after, and the paired test."""
     from rich.table import Table
 
@@ -295,7 +290,7 @@ def changes_table(changes: Sequence[Change]) -> Table:
     return table
 
 
-def label(row: Row | Change) -> Text:
+def label(row: RewardRow | RewardChange) -> Text:
     """Return the name of a reward, behind its task, without what a terminal would obey."""
     from rich.text import Text
 

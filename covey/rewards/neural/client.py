@@ -89,7 +89,12 @@ class OpenAIClient:
         connection, slots = self._of_this_loop()
         async with slots:
             for attempt in range(self.max_retries + 1):
-                await self._wait_for_turn()
+                if self.requests_per_minute is not None:
+                    with self._lock:
+                        now = time.monotonic()
+                        start = max(self._next, now)
+                        self._next = start + 60.0 / self.requests_per_minute
+                    await asyncio.sleep(start - now)
                 try:
                     return await self._post(connection, messages)
                 except _Later as later:
@@ -98,16 +103,6 @@ class OpenAIClient:
                     wait = self.backoff * 2**attempt * (1 + random.random())
                     await asyncio.sleep(max(wait, later.seconds))
         raise AssertionError("a loop of at least one try")
-
-    async def _wait_for_turn(self) -> None:
-        """Wait until the rate allows one more request."""
-        if self.requests_per_minute is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            start = max(self._next, now)
-            self._next = start + 60.0 / self.requests_per_minute
-        await asyncio.sleep(start - now)
 
     async def _post(self, connection: httpx2.AsyncClient, messages: Sequence[Message]) -> str:
         body = {"model": self.model, "messages": list(messages), **self.parameters}
@@ -125,14 +120,21 @@ class OpenAIClient:
         except httpx2.RequestError as error:  # refused, lost
             raise _Later(f"{type(error).__name__}: {error}") from None
         if response.is_success:
-            return _text(response.content)
+            try:
+                return str(response.json()["choices"][0]["message"]["content"] or "")
+            except (ValueError, KeyError, IndexError, TypeError):
+                raise _Later(f"an answer of another form: {response.content[:200]!r}") from None
         reason = f"status {response.status_code}: {response.content[:500].decode('utf-8', 'replace')}"
-        if response.status_code in RETRIED:
-            raise _Later(reason, _seconds(response.headers.get("Retry-After")))
-        raise ClientError(f"{self.url}: {reason}")
+        if response.status_code not in RETRIED:
+            raise ClientError(f"{self.url}: {reason}")
+        try:
+            seconds = min(float(response.headers.get("Retry-After") or 0), 120.0)
+        except ValueError:  # a date
+            seconds = 0.0
+        raise _Later(reason, seconds)
 
     def _of_this_loop(self) -> tuple[httpx2.AsyncClient, asyncio.Semaphore]:
-        """Connections and semaphores belong to the loop that they are used in; another trainer has another loop."""
+        """Return the connections and the semaphore of the running loop; another trainer has another loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
             self._loops = {known: parts for known, parts in self._loops.items() if not known.is_closed()}
@@ -164,17 +166,3 @@ class _Later(Exception):
     def __init__(self, reason: str, seconds: float = 0.0) -> None:
         super().__init__(reason)
         self.seconds = seconds
-
-
-def _text(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["choices"][0]["message"]["content"] or "")
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise _Later(f"an answer of another form: {body[:200]!r}") from None
-
-
-def _seconds(retry_after: str | None) -> float:
-    try:
-        return min(float(retry_after or 0), 120.0)
-    except ValueError:
-        return 0.0

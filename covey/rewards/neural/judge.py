@@ -12,7 +12,6 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from covey.rewards.contract import Failure
 from covey.rewards.execution.loop import event_loop
@@ -30,9 +29,9 @@ class Judge:
     """Scores each completion in [0, 1] by asking a model the rubric's questions.
 
     Args:
-        client: who is asked, for example `OpenAIClient("http://localhost:8000/v1", "my-judge")`.
-        rubric: a rubric, its file (TOML or JSON), or what such a file holds.
-        name: what metrics call it.
+        client: connection to the model that judges, for example `OpenAIClient("http://localhost:8000/v1", "my-judge")`.
+        rubric: a rubric, its file (TOML or JSON), or the content of such a file.
+        name: of the reward in metrics.
         reference: the column with an answer to compare with, where there is one.
         attempts: how often a reply without a well-formed verdict is asked for again.
         keep_reasoning: False shows the judge what follows the last `</think>`.
@@ -46,7 +45,7 @@ class Judge:
     def __init__(
         self,
         client: ChatClient,
-        rubric: Rubric | str | Path | Mapping[str, Any],
+        rubric: Rubric | str | Path | Mapping[str, object],
         *,
         name: str = "judge",
         reference: str | None = None,
@@ -64,6 +63,7 @@ class Judge:
         self.reward_options = (name, RewardOptions(where="thread", pure=True))
 
     def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        """Return the name of the column with references where it is not there."""
         return [self.reference] if self.reference is not None and self.reference not in columns else []
 
     def __call__(
@@ -71,63 +71,67 @@ class Judge:
         prompts: Sequence[PromptContent],
         completions: Sequence[PromptContent],
         log_metric: Callable[[str, float], None] | None = None,
-        **columns: Any,
+        **columns: Sequence[object],
     ) -> list[float]:
         references = columns[self.reference] if self.reference else [None] * len(completions)
-        scores = event_loop().run(self._score_all(prompts, completions, references))
+
+        async def score_all() -> list[float]:
+            rows = zip(prompts, completions, references, strict=True)
+            return await asyncio.gather(*(self.score(*row) for row in rows))
+
+        scores = event_loop().run(score_all())
         if log_metric is not None and scores:
-            log_metric(
-                f"judges/{self.__name__}/failed_share",
-                sum(isinstance(s, Failure) for s in scores) / len(scores),
-            )
+            num_failed = sum(isinstance(score, Failure) for score in scores)
+            log_metric(f"judges/{self.__name__}/failed_share", num_failed / len(scores))
         return scores
 
-    async def _score_all(
-        self, prompts: Sequence[Any], completions: Sequence[Any], references: Sequence[Any]
-    ) -> list[float]:
-        rows = zip(prompts, completions, references, strict=True)
-        return list(await asyncio.gather(*(self._score(*row) for row in rows)))
-
-    async def _score(self, prompt: PromptContent, completion: PromptContent, reference: Any) -> float:
-        said = ""
+    async def score(
+        self, prompt: PromptContent, completion: PromptContent, reference: object = None
+    ) -> float:
+        """Ask for a verdict on one completion; return its score in [0, 1], or a `Failure`."""
+        reply = ""
         for _ in range(self.attempts):
             number = secrets.token_hex(8)
             try:
-                said = await self.client.complete(self.messages(prompt, completion, reference, number))
+                reply = await self.client.complete(self.messages(prompt, completion, reference, number))
             except ClientError as error:
                 return Failure(str(error))
-            score = self.rubric.score(verdict_in(said, number) or {})
+            score = self.rubric.score(verdict_in(reply, number) or {})
             if score is not None:
                 return score
-        return Failure(f"no well-formed verdict in {self.attempts} replies; the last begins {said[:200]!r}")
+        return Failure(f"no well-formed verdict in {self.attempts} replies; the last begins {reply[:200]!r}")
 
     def messages(
-        self, prompt: PromptContent, completion: PromptContent, reference: Any, number: str
+        self, prompt: PromptContent, completion: PromptContent, reference: object, number: str
     ) -> list[Message]:
-        """What the judge is told; `number` marks what is data, and its verdict."""
+        """Build the request to the judge; `number` marks what is data, and the judge's verdict."""
+        criteria = self.rubric.criteria
+        questions = [
+            f'- "{c.name}": {c.question} One of: {", ".join(map(json.dumps, c.choices))}.' for c in criteria
+        ]
+        form = json.dumps({"id": number} | {c.name: c.choices[-1] for c in criteria})
+        instructions = _INSTRUCTIONS.format(
+            own=self.rubric.instructions, questions="\n".join(questions), form=form, number=number
+        )
+
+        task = prompt
+        if not isinstance(prompt, str):
+            task = "\n\n".join(f"{message.get('role', '')}: {message_text(message)}" for message in prompt)
         shown = completion if self.keep_reasoning else without_reasoning(completion)
-        parts = {"task": _conversation(prompt), "reference": reference, "answer": text_of(shown)}
-        blocks = [self._block(kind, str(text), number) for kind, text in parts.items() if text is not None]
+        parts = {"task": task, "reference": reference, "answer": text_of(shown)}
+        blocks = []
+        for kind, content in parts.items():
+            if content is None:
+                continue
+            text = str(content)
+            if len(text) > self.max_characters:
+                half = self.max_characters // 2
+                text = f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+            blocks.append(f"[{kind} {number}]\n{text}\n[end of {kind} {number}]")
         return [
-            {"role": "system", "content": self._instructions(number)},
+            {"role": "system", "content": instructions},
             {"role": "user", "content": "\n\n".join([*blocks, _CLOSING])},
         ]
-
-    def _instructions(self, number: str) -> str:
-        questions = "\n".join(
-            f'- "{c.name}": {c.question} One of: {", ".join(json.dumps(choice) for choice in c.choices)}.'
-            for c in self.rubric.criteria
-        )
-        form = json.dumps({"id": number} | {c.name: c.choices[-1] for c in self.rubric.criteria})
-        return _INSTRUCTIONS.format(
-            own=self.rubric.instructions, questions=questions, form=form, number=number
-        )
-
-    def _block(self, kind: str, text: str, number: str) -> str:
-        if len(text) > self.max_characters:
-            half = self.max_characters // 2
-            text = f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
-        return f"[{kind} {number}]\n{text}\n[end of {kind} {number}]"
 
 
 _INSTRUCTIONS = """{own}
@@ -145,8 +149,8 @@ with your own choices in place of those shown:
 _CLOSING = "Give your reasons, and then the verdict on the last line."
 
 
-def verdict_in(reply: str, number: str) -> dict[str, Any] | None:
-    """The first JSON object of a reply that carries the number; None where there is none."""
+def verdict_in(reply: str, number: str) -> dict[str, object] | None:
+    """Return the first JSON object of a reply that carries the number; None where there is none."""
     decoder = json.JSONDecoder()
     place = reply.find("{")
     for _ in range(MAX_VERDICTS):
@@ -160,9 +164,3 @@ def verdict_in(reply: str, number: str) -> dict[str, Any] | None:
             return found
         place = reply.find("{", place + 1)
     return None
-
-
-def _conversation(prompt: PromptContent) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n\n".join(f"{m.get('role', '')}: {message_text(m)}" for m in prompt)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -19,6 +19,9 @@ from covey.errors import LoadingError, RewardError
 from covey.rewards.contract import Failure
 from covey.rewards.text import without_reasoning
 from covey.types import Message, PromptContent, message_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
 """How several labels become one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
@@ -34,7 +37,7 @@ class RewardModel:
             and on its own device; scores are fp32.
         tokenizer: the reward model's tokenizer. Chats need its chat template. Text prompts are joined to their
             completion without one, and tokenized as the tokenizer does by itself, with at most one BOS.
-        name: what the metrics call it; by default the last part of the model's name.
+        name: of the reward in metrics; by default the last part of the model's name.
         reduce: required where the model has more than one label.
         max_tokens_per_batch: padded tokens per forward.
         max_length: longest input in tokens; by default the model's position table.
@@ -55,7 +58,7 @@ class RewardModel:
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         *,
         name: str | None = None,
         reduce: Reduction | None = None,
@@ -71,26 +74,32 @@ class RewardModel:
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.__name__ = name or _model_name(model)
+        config = getattr(model, "config", None)
+        path = getattr(config, "_name_or_path", "") or getattr(model, "name_or_path", "")
+        own_name = _last_part(path) if isinstance(path, str) and path else type(model).__name__
+        self.__name__ = name or own_name
         self.reduce = reduce
         self.max_tokens_per_batch = max_tokens_per_batch
-        self.max_length = max_length or _position_limit(model)
+        positions = getattr(config, "max_position_embeddings", None)
+        self.max_length = max_length or (positions if isinstance(positions, int) and positions > 0 else None)
         self.overlong = overlong
         self.keep_reasoning = keep_reasoning
         self.mean, self.std, self.clip = mean, std, clip
         self.offload = offload
-        self.device = torch.device(device) if device is not None else _device(model)
+        parameter = next(model.parameters(), None)
+        own_device = parameter.device if parameter is not None else torch.device("cpu")
+        self.device = torch.device(device) if device is not None else own_device
         self.model.to("cpu" if offload else self.device)
-        self._check_labels()
+        self._check_labels(getattr(config, "num_labels", 1))
 
     def __call__(
         self,
         prompts: Sequence[PromptContent],
         completions: Sequence[PromptContent],
         log_metric: Callable[[str, float], None] | None = None,
-        **_: Any,
+        **_: object,
     ) -> list[float | None]:
-        """One score per completion; a `Failure`, which is NaN, where it failed."""
+        """Return one score per completion; a `Failure`, which is NaN, where it failed."""
         inputs = [self.encode(p, c) for p, c in zip(prompts, completions, strict=True)]
         fitted = [self._fit(*sample) for sample in zip(inputs, prompts, completions, strict=True)]
         scores = self.score({ids for ids in fitted if ids})
@@ -98,18 +107,15 @@ class RewardModel:
             cut = sum(after != before for after, before in zip(fitted, inputs, strict=True))
             log_metric(f"reward_models/{self.__name__}/cut_share", cut / len(inputs))
             log_metric(f"reward_models/{self.__name__}/tokens", sum(map(len, fitted)) / len(inputs))
+        blank = Failure("there is no text to score")
+        long = Failure(f"the text is longer than the {self.max_length} tokens that {self.__name__} takes")
         return [
-            scores[after] if after else self._unscored(before)
+            scores[after] if after else long if before else blank
             for after, before in zip(fitted, inputs, strict=True)
         ]
 
-    def _unscored(self, ids: Ids) -> Failure:
-        if not ids:
-            return Failure("there is no text to score")
-        return Failure(f"the text is longer than the {self.max_length} tokens that {self.__name__} takes")
-
     def encode(self, prompt: PromptContent, completion: PromptContent) -> Ids:
-        """Token ids of prompt and completion together.
+        """Return the token ids of prompt and completion together.
 
         Raises:
             RewardError: messages, and a tokenizer without a chat template.
@@ -121,7 +127,7 @@ class RewardModel:
         return self._rendered(_joined(_messages(prompt, "user"), _messages(completion, "assistant")))
 
     def score(self, texts: set[Ids]) -> dict[Ids, float]:
-        """Scores of different inputs, in forwards of at most `max_tokens_per_batch` padded tokens each."""
+        """Return the scores of different inputs, computed in forwards of at most `max_tokens_per_batch` padded tokens each."""
         scores: dict[Ids, float] = {}
         if not texts:
             return scores
@@ -134,21 +140,22 @@ class RewardModel:
         return scores
 
     def _logits(self, chunk: Sequence[Ids]) -> torch.Tensor:
-        """`[texts, labels]`, padded on the right so that positions count from the first real token."""
+        """Compute the logits `[texts, labels]`, padded on the right so that positions count from the first real token."""
         lengths = torch.tensor([len(ids) for ids in chunk], device=self.device)
         width = int(lengths.max())
-        pad = _pad_id(self.tokenizer)
+        pad = getattr(self.tokenizer, "pad_token_id", None) or 0  # any id will do: the mask tells padding
         ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in chunk], device=self.device)
         mask = (torch.arange(width, device=self.device)[None] < lengths[:, None]).long()
         body, head = _body_and_head(self.model)
         if body is None or head is None:  # encoders pool their first token, which no padding moves
             logits = self.model(input_ids=ids, attention_mask=mask).logits
             return logits if logits.ndim == 2 else logits[:, None]
-        states = body(input_ids=ids, attention_mask=mask).last_hidden_state  # [texts, tokens, hidden]
+        states = body(input_ids=ids, attention_mask=mask).last_hidden_state  # (texts, tokens, hidden)
         last = states[torch.arange(len(chunk), device=states.device), lengths.to(states.device) - 1]
         return head(last)
 
     def _reduced(self, logits: torch.Tensor) -> list[float]:
+        """Reduce logits `[texts, labels]` to one scaled number per text."""
         if self.reduce is None:
             raw = logits[:, 0]
         elif isinstance(self.reduce, int):
@@ -162,7 +169,7 @@ class RewardModel:
         return [value if math.isfinite(value) else unfinite for value in scaled.tolist()]
 
     def _fit(self, ids: Ids, prompt: PromptContent, completion: PromptContent) -> Ids:
-        """`ids`, shortened to `max_length` at the prompt's beginning; empty where that is not possible."""
+        """Return `ids`, shortened to `max_length` at the prompt's beginning; empty where that is not possible."""
         excess = len(ids) - self.max_length if self.max_length else 0
         if excess <= 0:
             return ids
@@ -172,7 +179,7 @@ class RewardModel:
         return (*ids[:keep], *ids[keep + excess :])
 
     def _prompt_length(self, ids: Ids, prompt: PromptContent, completion: PromptContent) -> int:
-        """How many of `ids` come before the completion."""
+        """Return how many of `ids` come before the completion."""
         if isinstance(prompt, str) and isinstance(completion, str):
             return len(ids) - len(self._tokens(completion, special=False))
         before = _messages(prompt, "user")
@@ -186,21 +193,20 @@ class RewardModel:
                 f"Reward model {self.__name__!r} got chat messages, and its tokenizer has no chat template. Give a "
                 "tokenizer with the template that the reward model was trained with, or use text prompts."
             )
-        ids = self.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"]
-        return self._one_bos(tuple(ids))
+        rendered: Any = self.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
+        return self._one_bos(tuple(rendered["input_ids"]))
 
     def _tokens(self, text: str, special: bool = True) -> Ids:
         return self._one_bos(tuple(self.tokenizer(text, add_special_tokens=special)["input_ids"]))
 
     def _one_bos(self, ids: Ids) -> Ids:
-        """The text may hold a BOS already when the tokenizer adds its own."""
+        """Drop a second BOS: the text may hold one already when the tokenizer adds its own."""
         bos = getattr(self.tokenizer, "bos_token_id", None)
         while bos is not None and ids[:2] == (bos, bos):
             ids = ids[1:]
         return ids
 
-    def _check_labels(self) -> None:
-        labels = getattr(getattr(self.model, "config", None), "num_labels", 1)
+    def _check_labels(self, labels: int) -> None:
         if labels != 1 and self.reduce is None:
             raise LoadingError(
                 f"Reward model {self.__name__!r} has {labels} labels, and a reward is one number. Give `reduce`: the "
@@ -213,11 +219,13 @@ class RewardModel:
             )
 
 
-def load_reward_model(name_or_path: str, tokenizer: Any = None, **options: Any) -> RewardModel:
+def load_reward_model(
+    name_or_path: str, tokenizer: PreTrainedTokenizerBase | None = None, **options: Any
+) -> RewardModel:
     """Load a reward model and its tokenizer from a folder or a model hub.
 
     Args:
-        name_or_path: what `AutoModelForSequenceClassification.from_pretrained` takes.
+        name_or_path: for `AutoModelForSequenceClassification.from_pretrained`.
         tokenizer: another tokenizer than the one that lies beside the model.
         options: those of `RewardModel`; everything else goes to `from_pretrained` (dtype, revision, ...).
 
@@ -271,9 +279,12 @@ _OPTIONS = (
 )
 
 
-def _body_and_head(model: Any) -> tuple[Any, Any]:
-    """The transformer and its `score` head, for decoders that pool the last token; (None, None) for all others."""
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model  # an adapter wraps the model
+def _body_and_head(model: torch.nn.Module) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
+    """Return the transformer and its `score` head, for decoders that pool the last token; (None, None) for all others."""
+    # An adapter wraps the model.
+    core: Any = model
+    if hasattr(core, "get_base_model"):
+        core = core.get_base_model()
     body = getattr(core, getattr(core, "base_model_prefix", "") or "_", None)
     head = getattr(core, "score", None)
     if isinstance(body, torch.nn.Module) and isinstance(head, torch.nn.Module):
@@ -298,7 +309,7 @@ def _messages(content: PromptContent, role: str) -> list[Message]:
 
 
 def _joined(prompt: list[Message], completion: list[Message]) -> list[Message]:
-    """One conversation; an answer that the prompt began is continued, not answered.
+    """Join a conversation; an answer that the prompt began is continued, not answered.
 
     The completion of such a prompt holds the beginning already, or only the rest.
     """
@@ -308,26 +319,6 @@ def _joined(prompt: list[Message], completion: list[Message]) -> list[Message]:
     if not message_text(first).startswith(begun):
         first = {**first, "content": begun + message_text(first)}
     return [*prompt[:-1], first, *completion[1:]]
-
-
-def _pad_id(tokenizer: Any) -> int:
-    """Any id will do: the mask says what is padding."""
-    return getattr(tokenizer, "pad_token_id", None) or 0
-
-
-def _device(model: torch.nn.Module) -> torch.device:
-    parameter = next(model.parameters(), None)
-    return parameter.device if parameter is not None else torch.device("cpu")
-
-
-def _position_limit(model: Any) -> int | None:
-    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
-
-
-def _model_name(model: Any) -> str:
-    path = getattr(getattr(model, "config", None), "_name_or_path", "") or getattr(model, "name_or_path", "")
-    return _last_part(path) if isinstance(path, str) and path else type(model).__name__
 
 
 def _last_part(path: str) -> str:

@@ -1,10 +1,10 @@
-"""A rubric: what a judge is asked, and what its verdict is worth."""
+"""A rubric: the questions to a judge, and the worth of its verdict."""
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,20 @@ class Criterion:
     weight: float = 1.0
 
     def worth(self, choice: str) -> float:
-        """Position of a choice between the worst, 0, and the best, 1."""
+        """Return the position of a choice between the worst, 0, and the best, 1."""
         return self.choices.index(choice) / (len(self.choices) - 1)
 
 
 @dataclass(frozen=True)
 class Rubric:
-    """Criteria, and what is said to the judge before them."""
+    """Criteria, and the instructions that come before them."""
 
     criteria: tuple[Criterion, ...]
     instructions: str = "You judge answers."
 
     @classmethod
-    def read(cls, source: str | Path | Mapping[str, Any]) -> Rubric:
-        """A rubric from a TOML or JSON file, or from what such a file holds:
+    def read(cls, source: str | Path | Mapping[str, object]) -> Rubric:
+        """Read a rubric from a TOML or JSON file, or from the content of such a file:
 
             instructions = "You judge the answers of a physics tutor."
 
@@ -48,7 +48,7 @@ class Rubric:
         Raises:
             RewardError: it cannot be read, or is no rubric.
         """
-        content = source if isinstance(source, Mapping) else _content(Path(source))
+        content: Mapping[str, Any] = source if isinstance(source, Mapping) else _content(Path(source))
         try:
             criteria = tuple(_criterion(**part) for part in content["criteria"])
             rubric = cls(criteria, str(content.get("instructions", cls.instructions)))
@@ -60,8 +60,8 @@ class Rubric:
             ) from None
         return rubric
 
-    def score(self, verdict: Mapping[str, Any]) -> float | None:
-        """The weighted mean of a verdict, in [0, 1]; None where it does not answer every question with a choice."""
+    def score(self, verdict: Mapping[str, object]) -> float | None:
+        """Return the weighted mean of a verdict, in [0, 1]; None where it does not answer every question with a choice."""
         total = 0.0
         for criterion in self.criteria:
             choice = verdict.get(criterion.name)
@@ -81,7 +81,10 @@ class Rubric:
                 raise ValueError(f"criterion {criterion.name!r} has weight {criterion.weight}")
 
 
-def _criterion(name: str, question: str, choices: Any = ("no", "yes"), weight: float = 1.0) -> Criterion:
+def _criterion(
+    name: str, question: str, choices: Iterable[object] = ("no", "yes"), weight: float = 1.0
+) -> Criterion:
+    """Build a criterion from what a file holds: lists, and perhaps numbers for choices."""
     return Criterion(str(name), str(question), tuple(map(str, choices)), float(weight))
 
 

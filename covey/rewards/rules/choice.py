@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from covey.rewards.rules.against_gold import AgainstGold
 from covey.rewards.rules.extract import Source
@@ -41,20 +40,18 @@ class MultipleChoice(AgainstGold):
         super().__init__("multiple_choice", gold, sources)
         self.letters = letters.upper()
 
-    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
-        wanted = [self._gold(gold) for gold in given]
-        return [
-            None if letter is None else float(answer is not None and self._letter(answer) == letter)
-            for answer, letter in zip(found, wanted, strict=True)
-        ]
-
-    def _gold(self, gold: Any) -> str | None:
-        if isinstance(gold, int) and not isinstance(gold, bool):
-            return self.letters[gold] if 0 <= gold < len(self.letters) else None
-        return self._letter(gold) if isinstance(gold, str) else None
+    def scores(self, golds: Sequence[object], found: Sequence[str | None]) -> list[float | None]:
+        scores: list[float | None] = []
+        for gold, answer in zip(golds, found, strict=True):
+            letter = self._letter(gold) if isinstance(gold, str) else None
+            if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(self.letters):
+                letter = self.letters[gold]
+            is_right = answer is not None and self._letter(answer) == letter
+            scores.append(None if letter is None else float(is_right))
+        return scores
 
     def _letter(self, text: str) -> str | None:
-        """The letter that a text starts with, alone or marked as one; None where there is none or a second one."""
+        """Return the letter that a text starts with, alone or marked as one; None where there is none or a second one."""
         if len(text) > MAX_CHARACTERS:
             return None
         plain = _NOISE.sub("", text).strip()
@@ -63,8 +60,5 @@ class MultipleChoice(AgainstGold):
             return None
         rest = plain[match.end() :]
         others = re.findall(r"(?:^|[\s,(])([A-Z])(?=[\s,).]|$)", rest)
-        return None if set(others) & set(self.letters) - {"A", "I"} or _marked(rest) else match[1].upper()
-
-
-def _marked(text: str) -> bool:
-    return re.search(r"\([A-Za-z]\)", text) is not None
+        has_other = set(others) & set(self.letters) - {"A", "I"} or re.search(r"\([A-Za-z]\)", rest)
+        return None if has_other else match[1].upper()

@@ -1,4 +1,4 @@
-"""What can be said of Python code without running it."""
+"""Checks of Python code that do not run it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ast
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from covey.rewards.rules.blocks import only_block
-from covey.rewards.rules.extract import said_by
+from covey.rewards.rules.extract import texts_without_echo
 from covey.rewards.syntax import parsed
 from covey.types import PromptContent
 
@@ -30,8 +30,10 @@ FORBIDDEN_NAMES = frozenset(_NAMES.split())
 _FORBIDDEN_WORDS = re.compile(r"\b(?:import|exec|eval|open|os|sys|subprocess)\b")
 
 
-def code_reward_func(completions: Sequence[PromptContent], **kwargs: Any) -> list[float]:
-    """Whether the `<code>` block of a completion is Python; it is read, never run.
+def code_reward_func(
+    completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: object
+) -> list[float]:
+    """Score the `<code>` block of each completion as Python; it is read, never run.
 
     1.0 for code that parses and does something, 0.3 for code with a syntax error, 0.0 without exactly one block, for
     code that does nothing (blank, comments, `pass`), and for code that names what it should not: `exec`, `open`, `os`,
@@ -39,7 +41,7 @@ def code_reward_func(completions: Sequence[PromptContent], **kwargs: Any) -> lis
     `covey.rewards.sandbox`.
     """
     worth = {"fine": 1.0, "error": 0.3, "empty": 0.0, "forbidden": 0.0}
-    blocks = [only_block(text, "code") for text in said_by(completions, kwargs.get("prompts"))]
+    blocks = [only_block(text, "code") for text in texts_without_echo(completions, prompts)]
     return [0.0 if code is None else worth[check_syntax(code)] for code in blocks]
 
 
@@ -51,26 +53,20 @@ def check_syntax(code: str) -> Syntax:
     """
     if not code.strip():
         return "empty"
-    tree = parse(code)
-    if tree is None:
-        return "forbidden" if _FORBIDDEN_WORDS.search(code) else "error"
-    if any(_is_forbidden(node) for node in ast.walk(tree)):
-        return "forbidden"
-    return "fine" if any(map(_does_something, tree.body)) else "empty"
-
-
-def parse(code: str) -> ast.Module | None:
-    """The syntax tree; None where there is none."""
+    unreadable: Syntax = "forbidden" if _FORBIDDEN_WORDS.search(code) else "error"
     if len(code) > MAX_CHARACTERS:
-        return None
+        return unreadable
     try:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
             )  # odd escapes in a policy's strings are not for the user's terminal
-            return parsed(code.strip("\n"))
+            tree = parsed(code.strip("\n"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return unreadable
+    if any(_is_forbidden(node) for node in ast.walk(tree)):
+        return "forbidden"
+    return "fine" if any(map(_does_something, tree.body)) else "empty"
 
 
 def _is_forbidden(node: ast.AST) -> bool:
@@ -84,6 +80,6 @@ def _is_forbidden(node: ast.AST) -> bool:
 
 
 def _does_something(statement: ast.stmt) -> bool:
-    """Not `pass`, and not a text or a number standing alone."""
+    """Return False for `pass`, and for a text or a number standing alone."""
     is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return not (is_constant or isinstance(statement, ast.Pass))

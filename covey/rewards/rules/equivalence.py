@@ -1,4 +1,4 @@
-"""Answer equivalence: does the completion's answer mean the same as the right one?
+"""Equivalence of a completion's answer and the right one.
 
 Our own extraction first; then an exact comparison as text and as rationals, which settles most number answers; what is
 left goes to math-verify in a worker process that can be killed, since no time limit inside a process holds against a
@@ -8,15 +8,13 @@ tower of powers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 from covey.rewards.contract import Failure
-from covey.rewards.rules.against_gold import AgainstGold
+from covey.rewards.rules.against_gold import AgainstGold, missing_gold
 from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.extract import Source, last_boxed
-from covey.rewards.rules.gold import missing_gold
 from covey.rewards.rules.numbers import exact_number
 from covey.rewards.rules.symbolic import Verdict, compare
 from covey.types import PromptContent
@@ -53,23 +51,22 @@ class SameAnswer(AgainstGold):
         self.seconds = seconds
         self.symbolic = symbolic
 
-    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
-        verdicts = compare_answers(
-            [gold_answer(g) for g in given], found, self.seconds if self.symbolic else None
-        )
-        return [_score(verdict) for verdict in verdicts]
-
-
-def _score(verdict: Verdict) -> float | None:
-    if verdict == "failed":
-        return Failure("math-verify's worker could not be started")
-    return None if verdict == "unreadable" else float(verdict == "same")
+    def scores(self, golds: Sequence[object], found: Sequence[str | None]) -> list[float | None]:
+        seconds = self.seconds if self.symbolic else None
+        verdicts = compare_answers([gold_answer(gold) for gold in golds], found, seconds)
+        worth = {
+            "same": 1.0,
+            "different": 0.0,
+            "unreadable": None,
+            "failed": Failure("math-verify's worker could not be started"),
+        }
+        return [worth[verdict] for verdict in verdicts]
 
 
 def compare_answers(
     golds: Sequence[str | None], answers: Sequence[str | None], seconds: float | None
 ) -> list[Verdict]:
-    """One verdict per pair: exactly where that is possible, else by math-verify within `seconds` (None: different)."""
+    """Return one verdict per pair: exactly where that is possible, else by math-verify within `seconds` (None: different)."""
     verdicts = [exact_verdict(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
     open_rows = [i for i, verdict in enumerate(verdicts) if verdict is None]
     if seconds is None or not open_rows:
@@ -81,7 +78,7 @@ def compare_answers(
 
 
 def exact_verdict(gold: str | None, answer: str | None) -> Verdict | None:
-    """The verdict where text, words or rationals decide; None where computer algebra has to."""
+    """Return the verdict where text, words or rationals decide; None where computer algebra has to."""
     plain_gold = plain(gold) if gold is not None else ""
     if not plain_gold:
         return "unreadable"
@@ -98,8 +95,8 @@ def exact_verdict(gold: str | None, answer: str | None) -> Verdict | None:
     return "same" if wanted == given else "different"
 
 
-def gold_answer(gold: Any) -> str | None:
-    """The right answer of a row as text: a number, what follows `####`, the last box, or the whole text."""
+def gold_answer(gold: object) -> str | None:
+    """Return the right answer of a row as text: a number, what follows `####`, the last box, or the whole text."""
     if isinstance(gold, bool) or gold is None:
         return None
     if not isinstance(gold, str):
@@ -118,7 +115,7 @@ _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s?\{([^{}]*)\}")
 
 
 def plain(answer: str) -> str:
-    """An answer without what only concerns its looks."""
+    """Return an answer without what only concerns its looks."""
     text = _DROPPED.sub("", answer)
     text = _OVER.sub("/", _TIMES.sub("*", text)).replace("−", "-").replace("\\dfrac", "\\frac")
     text = _TEXT.sub(r"\1", text.replace("\\tfrac", "\\frac").replace("**", "^"))
@@ -126,7 +123,7 @@ def plain(answer: str) -> str:
 
 
 def rational(text: str) -> Fraction | None:
-    """The exact value of a number, a fraction, or arithmetic on integers; None for anything else."""
+    """Return the exact value of a number, a fraction, or arithmetic on integers; None for anything else."""
     number = exact_number(text)
     if number is not None:
         return number
@@ -143,18 +140,18 @@ _POWER = re.compile(r"(?<![0-9.)}])([0-9]{1,6})\^(?:\{(-?[0-9]{1,2})\}|([0-9])(?
 
 
 def _fraction(match: re.Match[str]) -> str:
-    """`\\frac{a}{b}` of integers, and `\\frac12`, as `((a)/(b))`."""
+    """Return `\\frac{a}{b}` of integers, and `\\frac12`, as `((a)/(b))`."""
     return f"(({match[1] or match[2]})/({match[3] or match[4]}))"
 
 
 def _power(match: re.Match[str]) -> str:
-    """A power of two small integers as its value: at most a million to the 99th, 600 digits."""
+    """Return a power of two small integers as its value: at most a million to the 99th, 600 digits."""
     base, exponent = int(match[1]), int(match[2] or match[3])
     return str(base**exponent) if exponent >= 0 else f"(1/{base**-exponent})"
 
 
 def is_words(text: str) -> bool:
-    """Words and single choice letters; not names that mean a number, and no letter that may be a variable."""
+    """Return whether a text is words or a single choice letter; not names that mean a number, and no letter that may be a variable."""
     is_text = re.fullmatch(r"[A-Za-z][A-Za-z' -]*", text) is not None
     return is_text and text.casefold() not in _CONSTANTS and (len(text) > 1 or text in "ABCDEFGH")
 
@@ -166,10 +163,12 @@ _same_answer = SameAnswer()
 
 def math_reward_func(
     completions: Sequence[PromptContent],
-    target: Sequence[Any] | None = None,
-    answer: Sequence[Any] | None = None,
-    solution: Sequence[Any] | None = None,
-    **kwargs: Any,
+    target: Sequence[object] | None = None,
+    answer: Sequence[object] | None = None,
+    solution: Sequence[object] | None = None,
+    prompts: Sequence[PromptContent] | None = None,
+    log_metric: Callable[[str, float], None] | None = None,
+    **_: object,
 ) -> list[float | None]:
     """`SameAnswer()`: 1.0 where the `<answer>` block, or the last box, is equivalent to the right answer.
 
@@ -177,7 +176,7 @@ def math_reward_func(
     """
     columns = {"target": target, "answer": answer, "solution": solution}
     given = {name: column for name, column in columns.items() if column is not None}
-    return _same_answer(completions, kwargs.get("prompts"), kwargs.get("log_metric"), **given)
+    return _same_answer(completions, prompts, log_metric, **given)
 
 
 math_reward_func.missing_columns = lambda columns: missing_gold(None, columns)  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from covey.rewards.rules.against_gold import AgainstGold
 from covey.rewards.rules.extract import Source
@@ -35,17 +34,14 @@ class ExactMatch(AgainstGold):
         self.ignore_case = ignore_case
         self.ignore_punctuation = ignore_punctuation
 
-    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
-        wanted = [self._options(gold) for gold in given]
-        return [
-            None if options is None else float(answer is not None and self._plain(answer) in options)
-            for answer, options in zip(found, wanted, strict=True)
-        ]
-
-    def _options(self, gold: Any) -> set[str] | None:
-        listed = gold if isinstance(gold, list | tuple) else [gold]
-        options = {self._plain(str(option)) for option in listed if option is not None} - {""}
-        return options or None
+    def scores(self, golds: Sequence[object], found: Sequence[str | None]) -> list[float | None]:
+        scores: list[float | None] = []
+        for gold, answer in zip(golds, found, strict=True):
+            listed = gold if isinstance(gold, list | tuple) else [gold]
+            options = {self._plain(str(option)) for option in listed if option is not None} - {""}
+            is_right = answer is not None and self._plain(answer) in options
+            scores.append(float(is_right) if options else None)
+        return scores
 
     def _plain(self, text: str) -> str:
         if self.ignore_punctuation:

@@ -1,4 +1,4 @@
-"""Where the answer of a completion stands.
+"""Places of a completion where its answer may stand.
 
 Only what follows the reasoning counts. Each source gives one answer or none; the first source that gives one decides.
 
@@ -33,13 +33,14 @@ _LAST_NUMBER = re.compile(r"-?[0-9][0-9,]{0,400}(?:\.[0-9]{1,400})?(?:/[0-9]{1,4
 def answers(
     completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None, sources: Sequence[Source]
 ) -> list[str | None]:
-    """The answer of each completion; None where it has none, or only says its prompt again."""
-    said = said_by(completions, prompts)
-    return [extract(text, sources) for text in said]
+    """Return the answer of each completion; None where it has none, or only repeats its prompt."""
+    return [extract(text, sources) for text in texts_without_echo(completions, prompts)]
 
 
-def said_by(completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None) -> list[str]:
-    """The text of each completion, empty where it is nothing but its prompt."""
+def texts_without_echo(
+    completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None
+) -> list[str]:
+    """Return the text of each completion, empty where it is nothing but its prompt."""
     texts = [text_of(completion) for completion in completions]
     if prompts is None:
         return texts
@@ -47,13 +48,13 @@ def said_by(completions: Sequence[PromptContent], prompts: Sequence[PromptConten
 
 
 def is_echo(prompt: PromptContent, text: str) -> bool:
-    """Whether a completion is its prompt, or the last message of it, once more."""
+    """Return whether a completion is its prompt, or the last message of it, once more."""
     stripped = text.strip()
     return bool(stripped) and stripped in (last_text_of(prompt).strip(), text_of(prompt).strip())
 
 
 def extract(text: str, sources: Sequence[Source] = ("answer", "boxed")) -> str | None:
-    """The answer that a text gives, whitespace around it removed; None where there is none."""
+    """Return the answer that a text gives, whitespace around it removed; None where there is none."""
     after = after_reasoning(text)
     if after is None:
         return None
@@ -65,13 +66,13 @@ def extract(text: str, sources: Sequence[Source] = ("answer", "boxed")) -> str |
 
 
 def after_reasoning(text: str) -> str | None:
-    """What follows `</think>`, or the whole text without one; None where reasoning is open or was closed twice."""
+    """Return the text after `</think>`, or the whole text without one; None where reasoning is open or was closed twice."""
     after = text.rpartition("</think>")[2]
     return None if "<think>" in after or text.count("</think>") > 1 else after
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the last `\\boxed{…}` whose braces balance, in one pass."""
+    """Return the content of the last `\\boxed{…}` whose braces balance, in one pass."""
     starts = [match.end() for match in _BOX.finditer(text)]
     if not starts:
         return None
@@ -85,7 +86,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _closing_braces(text: str, start: int) -> dict[int, int]:
-    """The place of the closing brace for each opening one from `start` - 1 on."""
+    """Return the place of the closing brace for each opening one from `start` - 1 on."""
     closing: dict[int, int] = {}
     open_at: list[int] = []
     place = start - 1
@@ -133,7 +134,7 @@ _READERS: dict[str, Callable[[str], str | None]] = {
 
 
 def check_sources(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """The sources as a tuple.
+    """Return the sources as a tuple.
 
     Raises:
         ValueError: a name that is no source.

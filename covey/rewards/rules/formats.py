@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from covey.rewards.rules.blocks import only_block, parse_blocks
-from covey.rewards.rules.extract import after_reasoning, last_boxed, said_by
+from covey.rewards.rules.extract import after_reasoning, last_boxed, texts_without_echo
 from covey.types import PromptContent, prefill_of
 
 
@@ -29,9 +28,12 @@ class ThinkFormat:
         self.__name__ = "think_format"
 
     def __call__(
-        self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
+        self,
+        completions: Sequence[PromptContent],
+        prompts: Sequence[PromptContent] | None = None,
+        **_: object,
     ) -> list[float]:
-        texts = said_by(completions, prompts)
+        texts = texts_without_echo(completions, prompts)
         begun = [prefill_of(prompt) for prompt in prompts] if prompts is not None else [""] * len(texts)
         return [
             float(self._holds(text) or (text.startswith(start) and self._holds(text[len(start) :])))
@@ -63,9 +65,12 @@ class Tagged:
         self.__name__ = "tagged_" + "_".join(tags)
 
     def __call__(
-        self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
+        self,
+        completions: Sequence[PromptContent],
+        prompts: Sequence[PromptContent] | None = None,
+        **_: object,
     ) -> list[float]:
-        return [float(self._holds(text)) for text in said_by(completions, prompts)]
+        return [float(self._holds(text)) for text in texts_without_echo(completions, prompts)]
 
     def _holds(self, text: str) -> bool:
         place, outside = 0, []
@@ -89,10 +94,11 @@ class BoxedFormat:
         self.__name__ = "boxed_format"
 
     def __call__(
-        self, completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None = None, **_: Any
+        self,
+        completions: Sequence[PromptContent],
+        prompts: Sequence[PromptContent] | None = None,
+        **_: object,
     ) -> list[float]:
-        return [float(self._holds(text)) for text in said_by(completions, prompts)]
-
-    def _holds(self, text: str) -> bool:
-        content = last_boxed(after_reasoning(text) or "")
-        return content is not None and bool(content.strip())
+        texts = texts_without_echo(completions, prompts)
+        boxes = [last_boxed(after_reasoning(text) or "") for text in texts]
+        return [float(box is not None and bool(box.strip())) for box in boxes]

@@ -6,7 +6,6 @@ They take a completion as it comes after a prompt that ends in `<think>`, or wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from covey.rewards.rules.countdown import Countdown
 from covey.rewards.rules.formats import ThinkFormat
@@ -17,17 +16,20 @@ _subset = Countdown("subset")
 
 
 def format_reward_func(
-    completions: Sequence[PromptContent], target: Any = None, **kwargs: Any
+    completions: Sequence[PromptContent],
+    target: object = None,
+    prompts: Sequence[PromptContent] | None = None,
+    **_: object,
 ) -> list[float]:
-    """1.0 for `<think>…</think>`, one line break, `<answer>…</answer>`, else 0.0. What the answer says does not matter.
+    """1.0 for `<think>…</think>`, one line break, `<answer>…</answer>`, else 0.0. The answer's content does not matter.
 
     `target` is not read.
     """
-    return _strict_format(completions, kwargs.get("prompts"))
+    return _strict_format(completions, prompts)
 
 
 def simple_math_reward_func(
-    completions: Sequence[PromptContent], target: Sequence[Any], nums: Sequence[Any], **kwargs: Any
+    completions: Sequence[PromptContent], target: Sequence[object], nums: Sequence[object], **_: object
 ) -> list[float | None]:
     """`Countdown(rule="subset")`: 1.0 where the answer is an expression over `nums` with the value `target`."""
     return _subset(completions, nums, target)

@@ -9,7 +9,7 @@ from typing import Literal
 from covey.errors import RewardError
 from covey.rewards.contract import Failure
 from covey.rewards.rules.blocks import only_block
-from covey.rewards.rules.extract import after_reasoning, said_by
+from covey.rewards.rules.extract import after_reasoning, texts_without_echo
 from covey.rewards.rules.workers import workers
 from covey.rewards.sandbox.session import CallFailed
 from covey.types import PromptContent
@@ -59,7 +59,7 @@ class JsonFormat:
         prompts: Sequence[PromptContent] | None = None,
         **_: object,
     ) -> list[float]:
-        answers = [self._find(text) for text in said_by(completions, prompts)]
+        answers = [self._find(text) for text in texts_without_echo(completions, prompts)]
         if self.schema is None:
             return [float(_is_filled(answer)) for answer in answers]
         from covey.rewards.rules.json_schema import satisfies

@@ -143,7 +143,7 @@ def satisfies_within(schema: str, answer: str, cpu_seconds: float) -> bool:
 
 
 def _parts(schema: object) -> Iterator[dict[str, object]]:
-    """All subschemas that are objects, the whole one first."""
+    """Yield all subschemas that are objects, the whole one first."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -168,14 +168,14 @@ def _validator(schema: str) -> Validator:
 def _multiple_of(
     _validator: Validator, divisor: float, value: object, _schema: object
 ) -> Iterator[ValidationError]:
-    """The package divides floats, for which 0.3 is no multiple of 0.1."""
+    """Yield an error for a number that is no multiple, exactly; the package divides floats, where 0.3 / 0.1 < 3."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and (Fraction(str(value)) / Fraction(str(divisor))).denominator != 1:
         yield ValidationError(f"{value} is not a multiple of {divisor}")
 
 
 def _format_checker(kind: type[Validator]) -> FormatChecker:
-    """The package's own formats that need no further package, and date-time."""
+    """Return a checker of the formats that need no further package, and of date-time."""
     checker = FormatChecker(formats=())
     checker.checkers = {"date-time": (_is_date_time, ValueError), **kind.FORMAT_CHECKER.checkers}
     return checker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from covey.rewards.contract import Failure, Reward
 from covey.rewards.text import text_of
@@ -29,7 +28,7 @@ class SoftOverlong:
         self.max_length, self.cache = max_length, cache
         self.__name__ = "soft_overlong"
 
-    def __call__(self, completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+    def __call__(self, completion_ids: Sequence[Sequence[int]], **_: object) -> list[float]:
         excesses = [len(ids) - (self.max_length - self.cache) for ids in completion_ids]
         # Over a slope of 0 tokens the first token too many costs 1, as the second half of equation 13 has it.
         return [-min(max(excess / max(self.cache, 1), 0.0), 1.0) or 0.0 for excess in excesses]
@@ -53,18 +52,22 @@ class LengthBudget:
         self.__name__ = "length_budget"
 
     def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        """Return the name of the budget's column where it is not there."""
         return [self.budget] if isinstance(self.budget, str) and self.budget not in columns else []
 
-    def __call__(self, completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float | None]:
-        budgets = (
-            columns[self.budget] if isinstance(self.budget, str) else [self.budget] * len(completion_ids)
-        )
-        return [self._score(len(ids), budget) for ids, budget in zip(completion_ids, budgets, strict=True)]
-
-    def _score(self, length: int, budget: Any) -> float | None:
-        if not isinstance(budget, int | float) or budget <= 0:
-            return None
-        return -min(max(length / budget - 1, 0.0), 1.0) or 0.0
+    def __call__(
+        self, completion_ids: Sequence[Sequence[int]], **columns: Sequence[object]
+    ) -> list[float | None]:
+        budgets: Sequence[object] = [self.budget] * len(completion_ids)
+        if isinstance(self.budget, str):
+            budgets = columns[self.budget]
+        scores: list[float | None] = []
+        for ids, budget in zip(completion_ids, budgets, strict=True):
+            if not isinstance(budget, int | float) or budget <= 0:
+                scores.append(None)
+                continue
+            scores.append(-min(max(len(ids) / budget - 1, 0.0), 1.0) or 0.0)
+        return scores
 
 
 class CosineLength:
@@ -83,7 +86,7 @@ class CosineLength:
 
     def __init__(
         self,
-        accuracy: Callable[..., Any],
+        accuracy: Callable[..., object],
         max_length: int,
         right: tuple[float, float] = (1.0, 0.5),
         wrong: tuple[float, float] = (-1.0, -0.5),
@@ -98,27 +101,26 @@ class CosineLength:
         self.__name__ = f"cosine_{self.accuracy.name}"
 
     def missing_columns(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns that the correctness reward lacks."""
         return self.accuracy.missing_columns(columns)
 
     def __call__(
         self,
         completions: Sequence[PromptContent],
         completion_ids: Sequence[Sequence[int]] | None = None,
-        **columns: Any,
+        **columns: object,
     ) -> list[float | None]:
         everything = {**columns, "completions": completions, "completion_ids": completion_ids}
         lengths = [len(ids) for ids in completion_ids or map(text_of, completions)]
         scores = self.accuracy.scores(self.accuracy(**everything), len(completions))
-        return [
-            Failure(score.error or "failed")
-            if score.status == "failed"
-            else None
-            if score.value is None
-            else self._score(score.value >= self.threshold, length)
-            for score, length in zip(scores, lengths, strict=True)
-        ]
-
-    def _score(self, is_right: bool, length: int) -> float:
-        start, end = self.right if is_right else self.wrong
-        share = min(length / self.max_length, 1.0)
-        return end + 0.5 * (start - end) * (1 + math.cos(share * math.pi))
+        values: list[float | None] = []
+        for score, length in zip(scores, lengths, strict=True):
+            if score.status == "failed":
+                values.append(Failure(score.error or "failed"))
+            elif score.value is None:
+                values.append(None)
+            else:
+                start, end = self.right if score.value >= self.threshold else self.wrong
+                share = min(length / self.max_length, 1.0)
+                values.append(end + 0.5 * (start - end) * (1 + math.cos(share * math.pi)))
+        return values

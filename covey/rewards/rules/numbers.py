@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 from covey.rewards.rules.against_gold import AgainstGold
 from covey.rewards.rules.extract import Source
@@ -26,8 +25,8 @@ _NUMBER = re.compile(
 )
 
 
-def exact_number(value: Any) -> Fraction | None:
-    """A number or its text as an exact rational; None where it is neither.
+def exact_number(value: object) -> Fraction | None:
+    """Return a number or its text as an exact rational; None where it is neither.
 
     Text may be an integer, a decimal, `a/b`, scientific (`1.5e3`, at most three digits of exponent), and may have
     thousands separators of the form `1,234,567`.
@@ -36,26 +35,18 @@ def exact_number(value: Any) -> Fraction | None:
         return None
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy scalars and 0-d tensors
         value = value.item()
-    if isinstance(value, str):
-        return _from_text(value)
     if isinstance(value, int | Fraction):
         return Fraction(value)
     if isinstance(value, float | Decimal):
         return Fraction(value) if math.isfinite(value) else None
-    return None
-
-
-def _from_text(text: str) -> Fraction | None:
-    text = text.strip().replace("−", "-")  # the typographic minus
+    text = value.strip().replace("−", "-") if isinstance(value, str) else ""  # the typographic minus
     if not text or len(text) > MAX_CHARACTERS:
         return None
     above, slash, below = text.partition("/")
     if not slash:
         return _decimal(text)
     numerator, denominator = _decimal(above.strip()), _decimal(below.strip())
-    if numerator is None or not denominator:
-        return None
-    return numerator / denominator
+    return None if numerator is None or not denominator else numerator / denominator
 
 
 def _decimal(text: str) -> Fraction | None:
@@ -90,15 +81,12 @@ class NumberMatch(AgainstGold):
         super().__init__("number_match", gold, sources)
         self.rel, self.abs = Fraction(rel), Fraction(abs)
 
-    def _scores(self, given: Sequence[Any], found: Sequence[str | None]) -> list[float | None]:
-        wanted = [exact_number(gold) for gold in given]
-        return [self._score(answer, gold) for answer, gold in zip(found, wanted, strict=True)]
-
-    def _score(self, answer: str | None, gold: Fraction | None) -> float | None:
-        if gold is None:
-            return None
-        number = exact_number(answer) if answer is not None else None
-        if number is None:
-            return 0.0
-        gap = number - gold if number > gold else gold - number
-        return float(gap <= max(self.abs, self.rel * (gold if gold >= 0 else -gold)))
+    def scores(self, golds: Sequence[object], found: Sequence[str | None]) -> list[float | None]:
+        scores: list[float | None] = []
+        for value, answer in zip(golds, found, strict=True):
+            gold, number = exact_number(value), exact_number(answer)
+            if gold is None or number is None:
+                scores.append(None if gold is None else 0.0)
+                continue
+            scores.append(float(abs(number - gold) <= max(self.abs, self.rel * abs(gold))))
+        return scores

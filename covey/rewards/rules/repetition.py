@@ -1,9 +1,8 @@
-"""Punishment for saying the same again."""
+"""Punishment of repetition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from covey.rewards.text import text_of
 from covey.types import PromptContent
@@ -16,7 +15,7 @@ class Repetition:
 
     Args:
         ngram: length of what may repeat.
-        max_penalty: what a completion of a single n-gram approaches; negative or 0.
+        max_penalty: limit of the penalty for a completion that repeats one n-gram; negative or 0.
     """
 
     def __init__(self, ngram: int = 4, max_penalty: float = -1.0) -> None:
@@ -31,11 +30,13 @@ class Repetition:
         self,
         completions: Sequence[PromptContent],
         completion_ids: Sequence[Sequence[int]] | None = None,
-        **_: Any,
+        **_: object,
     ) -> list[float]:
-        units: Sequence[Sequence[Any]] = completion_ids or [text_of(c).split() for c in completions]
-        return [self._score(sequence) for sequence in units]
-
-    def _score(self, units: Sequence[Any]) -> float:
-        grams = list(zip(*(units[start:] for start in range(self.ngram)), strict=False))
-        return (1 - len(set(grams)) / len(grams)) * self.max_penalty or 0.0 if grams else 0.0
+        scores = []
+        words = [text_of(completion).split() for completion in completions] if not completion_ids else []
+        sequences: Sequence[Sequence[object]] = completion_ids or words
+        for units in sequences:
+            grams = list(zip(*(units[start:] for start in range(self.ngram)), strict=False))
+            share = 1 - len(set(grams)) / len(grams) if grams else 0.0
+            scores.append(share * self.max_penalty or 0.0)  # 0.0 instead of -0.0
+        return scores

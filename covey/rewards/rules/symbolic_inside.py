@@ -1,6 +1,7 @@
 """Runs in a worker process: compares two answers by math-verify.
 
-The limit is processor time, kept by the kernel: a busy machine makes nobody wrong, and no C code escapes it. Its import is slow and its first comparisons are slower, so both happen before the worker is forked.
+The limit is processor time, kept by the kernel: a busy machine makes nobody wrong, and no C code escapes it. The import
+is slow and the first comparisons are slower, so both happen before the worker is forked.
 """
 
 from __future__ import annotations
@@ -11,27 +12,23 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, veri
 
 
 def compare(gold: str, answer: str, cpu_seconds: float) -> bool | None:
-    """Whether an answer equals the right one; None where the right one cannot be read.
+    """Return whether an answer equals the right one; None where the right one cannot be read.
 
-    When the processor time is up, SIGPROF ends the process: nobody handles it.
+    When the processor time is up, SIGPROF ends the process, which nothing handles.
     """
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
-        return _compare(gold, answer)
+        wanted = _read(gold)
+        if not wanted:
+            return None
+        given = _read(answer)
+        return bool(given) and bool(verify(wanted, given, allow_set_relation_comp=True, timeout_seconds=None))
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
-def _compare(gold: str, answer: str) -> bool | None:
-    wanted = _read(gold)
-    if not wanted:
-        return None
-    given = _read(answer)
-    return bool(given) and bool(verify(wanted, given, allow_set_relation_comp=True, timeout_seconds=None))
-
-
 def _read(answer: str) -> list[object]:
-    """As LaTeX in a box, with all of math-verify's repairs; or as plain text, for what is no LaTeX."""
+    """Parse an answer as LaTeX in a box, with all of math-verify's repairs; or as plain text, for what is no LaTeX."""
     boxed = "\\boxed{" + answer + "}"
     for text, config in (
         (boxed, LatexExtractionConfig(boxed_match_priority=0)),
@@ -43,21 +40,16 @@ def _read(answer: str) -> list[object]:
     return []
 
 
-def _warm_up() -> None:
-    pairs = (
-        ("\\frac{1}{2}", "0.5"),
-        ("\\{1,2\\}", "\\{2,1\\}"),
-        ("(-\\infty,1)", "x<1"),
-        ("x=\\sqrt{2}", "\\sqrt{2}"),
-        ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"),
-        ("2\\pi", "\\pi\\cdot 2"),
-        ("(x+1)^2", "x^2+2x+1"),
-        ("3\\pm\\sqrt{2}", "3+\\sqrt{2}"),
-        ("\\sin x", "\\cos x"),
-        ("10\\%", "0.1"),
-    )
-    for gold, answer in pairs:
-        _compare(gold, answer)
-
-
-_warm_up()
+for pair in (
+    ("\\frac{1}{2}", "0.5"),
+    ("\\{1,2\\}", "\\{2,1\\}"),
+    ("(-\\infty,1)", "x<1"),
+    ("x=\\sqrt{2}", "\\sqrt{2}"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"),
+    ("2\\pi", "\\pi\\cdot 2"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("3\\pm\\sqrt{2}", "3+\\sqrt{2}"),
+    ("\\sin x", "\\cos x"),
+    ("10\\%", "0.1"),
+):
+    compare(*pair, cpu_seconds=3_600.0)

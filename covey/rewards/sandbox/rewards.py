@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from covey.errors import RewardError
 from covey.rewards.contract import Failure
-from covey.rewards.rules.extract import said_by
+from covey.rewards.rules.extract import texts_without_echo
 from covey.rewards.sandbox.extract import extract_code
 from covey.rewards.sandbox.grade import (
     OUR_FAULTS,
@@ -64,7 +64,7 @@ class _CodeReward:
         log_metric: LogMetric | None = None,
         **columns: object,
     ) -> list[float | None]:
-        codes = [extract_code(text) for text in said_by(completions, prompts)]
+        codes = [extract_code(text) for text in texts_without_echo(completions, prompts)]
         rows: list[dict[str, Any]] = [{} for _ in codes]
         for name, values in columns.items():
             if isinstance(values, Sequence) and not isinstance(values, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from covey.runs.hints.history import History
 from covey.types import ScoredGroup
@@ -55,7 +55,7 @@ class Hint:
         """One line: what, why, and the first thing to try."""
         return f"{self.title} {self.evidence} {self.advice[0] if self.advice else ''}".strip()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 

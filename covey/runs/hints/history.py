@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ MAX_POINTS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationPoint:
     """One evaluation of one set."""
 
     name: str
@@ -30,8 +29,8 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """How a number moved from the first to the last part of a run."""
+class Trend:
+    """A number early and late in a run."""
 
     early: float
     late: float
@@ -45,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """How far a number has gone, over all steps."""
+    """Smallest and largest value of a number over all steps."""
 
     low: float
     high: float
@@ -57,10 +56,10 @@ class Range:
 class History:
     """Metrics and group statistics of the steps so far, evaluations, and what the run was set up with."""
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     rewards: Mapping[str, float] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
-    evaluations: list[Evaluation] = field(default_factory=list)
+    model: Mapping[str, object] = field(default_factory=dict)
+    evaluations: list[EvaluationPoint] = field(default_factory=list)
     step: int = 0
     length: int = 0
     """Steps seen."""
@@ -79,47 +78,47 @@ class History:
                     kind.setdefault(name, _Series()).add(step, float(value))
 
     def metric(self, name: str, last: int | None = None) -> Floats:
-        """Values of a metric in the order of the steps; the `last` ones only, or all that are kept."""
+        """Return the values of a metric in the order of the steps; the `last` ones only, or all that are kept."""
         return _values(self._metrics, name, last)
 
     def statistic(self, name: str, last: int | None = None) -> Floats:
-        """Values of a group statistic in the order of the steps."""
+        """Return the values of a group statistic in the order of the steps."""
         return _values(self._statistics, name, last)
 
     def mean(self, name: str, last: int) -> float | None:
-        """Mean of the last values of a metric; None where there are fewer."""
+        """Return the mean of the last values of a metric; None where there are fewer."""
         return _mean(self.metric(name, last), last)
 
     def statistic_mean(self, name: str, last: int) -> float | None:
         return _mean(self.statistic(name, last), last)
 
     def first(self, name: str, count: int) -> Floats:
-        """The first values of a metric."""
+        """Return the first values of a metric."""
         series = self._metrics.get(name)
         return np.asarray(series.values[:count] if series else (), dtype=np.float64)
 
     def early_median(self, name: str, count: int = 20) -> float | None:
-        """Median of the first values of a metric."""
+        """Return the median of the first values of a metric; None where there is none."""
         values = self.first(name, count)
         return float(np.median(values)) if values.size else None
 
     def metric_range(self, name: str) -> Range | None:
-        """How far a metric has gone since the first step; None where it was never logged."""
+        """Return how far a metric has gone since the first step; None where it was never logged."""
         return _range(self._metrics, name)
 
     def statistic_range(self, name: str) -> Range | None:
         return _range(self._statistics, name)
 
-    def change(self, name: str, minimum: int = 40) -> Change | None:
-        """From the first to the last quarter of the steps; None with fewer than `minimum` steps."""
+    def trend(self, name: str, minimum: int = 40) -> Trend | None:
+        """Return how a metric moved from the first to the last quarter of the steps; None with fewer than `minimum` steps."""
         series = self._metrics.get(name)
         if series is None or len(series.values) < minimum:
             return None
         quarter = len(series.values) // 4
-        return change_between(np.asarray(series.values[:quarter]), np.asarray(series.values[-quarter:]))
+        return trend_between(np.asarray(series.values[:quarter]), np.asarray(series.values[-quarter:]))
 
     def metric_since(self, name: str, step: int) -> Floats:
-        """Values of a metric at that step and later."""
+        """Return the values of a metric at that step and later."""
         series = self._metrics.get(name)
         if series is None:
             return np.empty(0)
@@ -145,14 +144,14 @@ class _Series:
             self.values[:half] = self.values[:half:2]
 
 
-def change(values: Floats) -> Change:
-    """From the first to the last quarter of some values."""
+def trend(values: Floats) -> Trend:
+    """Return how values moved from their first to their last quarter."""
     quarter = max(2, values.size // 4)
-    return change_between(values[:quarter], values[-quarter:])
+    return trend_between(values[:quarter], values[-quarter:])
 
 
-def change_between(first: Floats, last: Floats) -> Change:
-    """From some early values to some late ones; two of each at least."""
+def trend_between(first: Floats, last: Floats) -> Trend:
+    """Return how values moved from some early ones to some late ones; two of each at least."""
     error = math.sqrt(first.var(ddof=1) / first.size + last.var(ddof=1) / last.size)
     difference = float(last.mean() - first.mean())
     size = max(abs(float(first.mean())), abs(float(last.mean())))
@@ -160,7 +159,7 @@ def change_between(first: Floats, last: Floats) -> Change:
         z = 0.0 if abs(difference) <= 1e-9 * size else math.copysign(math.inf, difference)
     else:
         z = difference / error
-    return Change(float(first.mean()), float(last.mean()), z)
+    return Trend(float(first.mean()), float(last.mean()), z)
 
 
 def _values(kind: dict[str, _Series], name: str, last: int | None) -> Floats:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History
-from covey.runs.hints.target import target_change
+from covey.runs.hints.target import target_trend
 from covey.runs.terminal.phrases import number, percent
 from covey.types import ScoredGroup
 
@@ -27,7 +27,7 @@ def every_completion_is_cut_off(groups: Sequence[ScoredGroup]) -> str | None:
 
 @rule("problem", every_completion_is_cut_off)
 def most_completions_are_cut_off(history: History) -> list[Finding]:
-    """At least half of the completions hit the limit of new tokens: their answers, and often their rewards, are lost."""
+    """Find that half of the completions hit the limit of new tokens: their answers, and often their rewards, are lost."""
     share = history.mean("completions/clipped_ratio", FEW)
     if share is None or share < 0.5:
         return []
@@ -51,7 +51,7 @@ def most_completions_are_cut_off(history: History) -> list[Finding]:
 
 @rule("warning")
 def completions_are_duplicates(history: History) -> list[Finding]:
-    """Siblings repeat each other token for token, so that groups have nothing to compare."""
+    """Find that siblings repeat each other token for token, so that groups have nothing to compare."""
     share = history.statistic_mean("duplicate_share", FEW)
     if share is None or share < 0.5:
         return []
@@ -73,7 +73,7 @@ def completions_are_duplicates(history: History) -> list[Finding]:
 
 @rule("problem")
 def completions_are_empty(history: History) -> list[Finding]:
-    """The policy ends at once."""
+    """Find that the policy ends its answers before it has begun them."""
     share = history.statistic_mean("empty_share", FEW)
     if share is None or share < 0.5:
         return []
@@ -92,15 +92,15 @@ def completions_are_empty(history: History) -> list[Finding]:
 
 @rule("warning")
 def length_grows_without_gain(history: History) -> list[Finding]:
-    """Completions get longer and the target does not get better."""
-    length, target = history.change("completions/mean_length"), target_change(history)
-    if length is None or target is None or length.ratio < 1.3 or length.z < 4 or target.change.z >= 2:
+    """Find that completions get longer and the target does not get better."""
+    length, target = history.trend("completions/mean_length"), target_trend(history)
+    if length is None or target is None or length.ratio < 1.3 or length.z < 4 or target.trend.z >= 2:
         return []
     return [
         Finding(
             "Completions grow, results do not.",
             f"Mean length went from {number(length.early)} to {number(length.late)} tokens, while {target.name} went "
-            f"from {number(target.change.early)} to {number(target.change.late)}.",
+            f"from {number(target.trend.early)} to {number(target.trend.late)}.",
             (
                 "Read late completions: repetition and filler are typical.",
                 "Use a loss that does not favour length (loss_type dr_grpo or dapo), or scale_rewards='none'.",
@@ -113,15 +113,15 @@ def length_grows_without_gain(history: History) -> list[Finding]:
 
 @rule("warning")
 def length_collapses(history: History) -> list[Finding]:
-    """Completions shrink to a fraction and the target does not get better."""
-    length, target = history.change("completions/mean_length"), target_change(history)
-    if length is None or target is None or length.ratio > 0.4 or length.z > -4 or target.change.z >= 2:
+    """Find that completions shrink to a fraction and the target does not get better."""
+    length, target = history.trend("completions/mean_length"), target_trend(history)
+    if length is None or target is None or length.ratio > 0.4 or length.z > -4 or target.trend.z >= 2:
         return []
     return [
         Finding(
             "Completions shrink, results do not get better.",
             f"Mean length went from {number(length.early)} to {number(length.late)} tokens, while {target.name} went "
-            f"from {number(target.change.early)} to {number(target.change.late)}.",
+            f"from {number(target.trend.early)} to {number(target.trend.late)}.",
             (
                 "Look for a reward that pays for short answers, and lower its weight.",
                 "Look at short completions that score: one of the rewards may have a hole.",
@@ -133,7 +133,7 @@ def length_collapses(history: History) -> list[Finding]:
 
 @rule("warning")
 def sampler_and_trainer_disagree(history: History) -> list[Finding]:
-    """The log-probabilities of the sampler are not those of the trainer: the update learns from another policy."""
+    """Find that sampler and trainer give other log-probabilities: the update learns from another policy."""
     gap, dropped = history.mean("sampling/logp_gap/mean", FEW), history.mean("sampling/masked_share", FEW)
     if (gap is None or gap < 0.05) and (dropped is None or dropped < 0.1):
         return []

@@ -9,7 +9,7 @@ import numpy as np
 
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History, Range
-from covey.runs.hints.target import Measured, independent_metrics
+from covey.runs.hints.target import MetricCurve, independent_metrics
 from covey.runs.statistics import wilson_interval
 from covey.runs.terminal.phrases import number, percent
 from covey.score.advantages import has_spread
@@ -39,7 +39,7 @@ def all_groups_agree(groups: Sequence[ScoredGroup]) -> str | None:
 
 @rule("problem", all_groups_agree)
 def no_group_has_spread(history: History) -> list[Finding]:
-    """Nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
+    """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
     share, mean = history.mean("frac_reward_zero_std", SEVERAL), history.mean("reward", SEVERAL)
     if share is None or share < 0.9:
         return []
@@ -64,7 +64,7 @@ def no_group_has_spread(history: History) -> list[Finding]:
 
 @rule("warning")
 def reward_is_constant(history: History) -> list[Finding]:
-    """A reward has given one and the same number from the first step on: it teaches nothing."""
+    """Find rewards that have given one and the same number from the first step on: they teach nothing."""
     found = []
     for name in history.rewards:
         low, high = _limits(history, name)
@@ -93,7 +93,7 @@ def _limits(history: History, name: str) -> tuple[Range | None, Range | None]:
 
 @rule("note")
 def reward_is_saturated(history: History) -> list[Finding]:
-    """A reward that once told completions apart gives nearly all of them its best number."""
+    """Find rewards that once told completions apart and now give nearly all of them their best number."""
     found = []
     for name, weight in history.rewards.items():
         low, high = _limits(history, name)
@@ -122,7 +122,7 @@ def reward_is_saturated(history: History) -> list[Finding]:
 
 @rule("warning")
 def one_reward_dominates(history: History) -> list[Finding]:
-    """Nearly all of the advantage comes from one of several rewards."""
+    """Find that nearly all of the advantage comes from one of several rewards."""
     names = [n for n in history.rewards if history.statistic(f"rewards/{n}/count", SEVERAL).sum() > 0]
     shares = {n: history.statistic_mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
     known = {n: s for n, s in shares.items() if s is not None}
@@ -149,7 +149,7 @@ def one_reward_dominates(history: History) -> list[Finding]:
 
 @rule("warning")
 def reward_never_applies(history: History) -> list[Finding]:
-    """A reward has scored no completion at all."""
+    """Find rewards that have scored no completion at all."""
     found = []
     for name in history.rewards:
         counts = history.statistic_range(f"rewards/{name}/count")
@@ -172,7 +172,7 @@ def reward_never_applies(history: History) -> list[Finding]:
 
 @rule("warning")
 def reward_fails(history: History) -> list[Finding]:
-    """A reward fails on more than one sample in a hundred, beyond doubt (Wilson); those samples are left out."""
+    """Find rewards that fail on more than one sample in a hundred, beyond doubt (Wilson); those samples are left out."""
     found = []
     for name in history.rewards:
         share = history.statistic_mean(f"rewards/{name}/failed_share", SEVERAL)
@@ -198,7 +198,7 @@ def reward_fails(history: History) -> list[Finding]:
 
 @rule("warning", nothing_is_scored)
 def completions_go_unscored(history: History) -> list[Finding]:
-    """No reward applies to a good part of the completions."""
+    """Find that no reward applies to a good part of the completions."""
     share = history.statistic_mean("reward/unscored_share", SEVERAL)
     if share is None or share < 0.1:
         return []
@@ -219,7 +219,7 @@ def completions_go_unscored(history: History) -> list[Finding]:
 
 @rule("warning")
 def reward_follows_length(history: History) -> list[Finding]:
-    """Within groups, the reward is nearly a function of the length."""
+    """Find that within groups the reward is nearly a function of the length."""
     correlation = history.statistic_mean("reward_length_correlation", 2 * SEVERAL)
     if correlation is None or abs(correlation) < 0.8:
         return []
@@ -239,11 +239,11 @@ def reward_follows_length(history: History) -> list[Finding]:
 
 @rule("problem")
 def reward_rises_while_the_metric_falls(history: History) -> list[Finding]:
-    """The policy has found something that pays and is not what was meant."""
+    """Find that the policy has found something that pays and is not what was meant."""
     return [f for m in independent_metrics(history) for f in _hacked(history, m)][:1]
 
 
-def _hacked(history: History, measured: Measured) -> list[Finding]:
+def _hacked(history: History, measured: MetricCurve) -> list[Finding]:
     peak = int(measured.values.argmax())
     if measured.values.size < 4 or peak > measured.values.size - 3:
         return []
@@ -276,7 +276,7 @@ def _hacked(history: History, measured: Measured) -> list[Finding]:
 
 @rule("note")
 def no_metric_but_the_reward(history: History) -> list[Finding]:
-    """Nothing but the reward tells whether the run gets better."""
+    """Find that nothing but the reward tells whether the run gets better."""
     if history.length < 3 * SEVERAL or independent_metrics(history):
         return []
     return [
@@ -295,7 +295,7 @@ def no_metric_but_the_reward(history: History) -> list[Finding]:
 
 @rule("note")
 def scoring_takes_most_of_the_time(history: History) -> list[Finding]:
-    """The rewards are slower than the model."""
+    """Find that the rewards are slower than the model."""
     score, step = history.mean("time/score", SEVERAL), history.mean("step_time", SEVERAL)
     if score is None or not step or score < 0.5 * step:
         return []

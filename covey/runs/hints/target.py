@@ -1,4 +1,4 @@
-"""What a run is really after: an evaluation metric that is not the reward, else the reward itself."""
+"""The number that a run is really after: an evaluation metric that is not the reward, else the reward itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.runs.hints.history import Change, Floats, History, change
+from covey.runs.hints.history import Floats, History, Trend, trend
 
 _NOT_A_TARGET = re.compile(
     r"^(reward|rewards/|tasks/|loss|completions/|frac_reward|kl|entropy|clip_ratio|num_tokens|time/|step_time|runtime|"
@@ -21,11 +21,11 @@ class Target:
     """A number that stands for success, and how it moved."""
 
     name: str
-    change: Change
+    trend: Trend
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MetricCurve:
     """An evaluation metric over time."""
 
     name: str
@@ -35,17 +35,17 @@ class Measured:
     """Completions behind each value, the smallest count seen."""
 
 
-def target_change(history: History) -> Target | None:
-    """How the target moved: from evaluations where there are four of a metric that is not the reward."""
+def target_trend(history: History) -> Target | None:
+    """Return how the target moved: from evaluations where there are four of a metric that is not the reward."""
     measured = [m for m in independent_metrics(history) if m.values.size >= 4]
     if measured:
-        return Target(measured[0].name, change(measured[0].values))
-    moved = history.change("reward")
+        return Target(measured[0].name, trend(measured[0].values))
+    moved = history.trend("reward")
     return None if moved is None else Target("reward", moved)
 
 
-def independent_metrics(history: History) -> list[Measured]:
-    """Every evaluation metric that is not the reward, a length, a time or a part of the loss."""
+def independent_metrics(history: History) -> list[MetricCurve]:
+    """Return every evaluation metric that is not the reward, a length, a time or a part of the loss."""
     found: dict[tuple[str, str], list[tuple[int, float, int]]] = {}
     for evaluation in history.evaluations:
         for name, value in evaluation.metrics.items():
@@ -54,7 +54,7 @@ def independent_metrics(history: History) -> list[Measured]:
                     (evaluation.step, value, evaluation.rows)
                 )
     return [
-        Measured(
+        MetricCurve(
             f"{name} on {where}",
             [s for s, _, _ in v],
             np.asarray([x for _, x, _ in v]),

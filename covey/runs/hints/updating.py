@@ -15,7 +15,7 @@ TYPICAL_WEIGHT = 0.02
 
 @rule("problem")
 def kl_runs_away(history: History) -> list[Finding]:
-    """The policy leaves its reference: tenfold the early KL, and large in itself."""
+    """Find that the policy leaves its reference: tenfold the early KL, and large in itself."""
     now, early = history.mean("kl", FEW), history.early_median("kl")
     if now is None or early is None or now < 0.3 or now < 10 * early:
         return []
@@ -37,11 +37,11 @@ def kl_runs_away(history: History) -> list[Finding]:
 
 @rule("problem")
 def entropy_runs_away(history: History) -> list[Finding]:
-    """The policy dissolves into noise."""
+    """Find that the policy dissolves into noise."""
     now, early, moved = (
         history.mean("entropy", FEW),
         history.early_median("entropy"),
-        history.change("entropy"),
+        history.trend("entropy"),
     )
     if now is None or early is None or moved is None or moved.z < 4 or now < 1.5 * early or now < early + 0.5:
         return []
@@ -60,7 +60,7 @@ def entropy_runs_away(history: History) -> list[Finding]:
 
 @rule("warning")
 def entropy_collapsed(history: History) -> list[Finding]:
-    """The policy has one answer left."""
+    """Find that the policy has one answer left."""
     now, early = history.mean("entropy", SEVERAL), history.early_median("entropy")
     if now is None or early is None or early < 0.1 or now > 0.1 * early:
         return []
@@ -80,7 +80,7 @@ def entropy_collapsed(history: History) -> list[Finding]:
 
 @rule("problem")
 def ratio_is_not_one_at_first(history: History) -> list[Finding]:
-    """Before the policy has moved, new and old log-probabilities must be the same: every ratio is 1."""
+    """Find ratios other than 1 before the policy has moved: new and old log-probabilities must be the same then."""
     if not _is_on_policy(history):
         return []
     ratio, clipped = history.metric("ratio/mean", FEW), history.metric("clip_ratio/region_mean", FEW)
@@ -115,7 +115,7 @@ def _ratio_finding(evidence: str) -> Finding:
 
 @rule("note")
 def clipping_never_acts(history: History) -> list[Finding]:
-    """Several updates per sample, and the clip range is never left: it has no effect."""
+    """Find that several updates per sample never leave the clip range: it has no effect."""
     clipped = history.metric("clip_ratio/region_mean", 5 * SEVERAL)
     if _is_on_policy(history) or clipped.size < 5 * SEVERAL or clipped.max() > 0:
         return []
@@ -135,7 +135,7 @@ def clipping_never_acts(history: History) -> list[Finding]:
 
 @rule("warning")
 def clipping_always_acts(history: History) -> list[Finding]:
-    """A third of the tokens is clipped: most of the gradient is thrown away."""
+    """Find that a third of the tokens is clipped: most of the gradient is thrown away."""
     share = history.mean("clip_ratio/region_mean", SEVERAL)
     if share is None or share < 0.3:
         return []
@@ -155,7 +155,7 @@ def clipping_always_acts(history: History) -> list[Finding]:
 
 @rule("problem")
 def there_is_no_gradient(history: History) -> list[Finding]:
-    """Groups have spread, and the weights get no gradient."""
+    """Find that groups have spread and the weights get no gradient."""
     norms, flat = history.metric("grad_norm", FEW), history.mean("frac_reward_zero_std", FEW)
     if norms.size < FEW or norms.max() > 1e-12 or flat is None or flat > 0.5:
         return []
@@ -175,7 +175,7 @@ def there_is_no_gradient(history: History) -> list[Finding]:
 
 @rule("problem")
 def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
-    """Steps smaller than half the distance between neighbouring bf16 numbers round away.
+    """Find steps smaller than half the distance between neighbouring bf16 numbers: they round away.
 
     bf16 has 8 significant bits: around a weight w, numbers are between |w|/256 and |w|/128 apart, and a step below half
     of the smaller distance, |w|/512, changes no weight of that size. Adam's steps are about the learning rate.
@@ -184,7 +184,8 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
     dtype = str(history.model.get("weights_dtype", ""))
     if rates is None or dtype.removeprefix("torch.") not in ("bfloat16", "bf16"):
         return []
-    weight = float(history.model.get("weight_scale") or TYPICAL_WEIGHT)
+    scale = history.model.get("weight_scale")
+    weight = float(scale) if isinstance(scale, int | float) and scale else TYPICAL_WEIGHT
     needed, rate = weight / 512, rates.high
     if not 0 < rate < needed:
         return []
@@ -204,7 +205,7 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
 
 @rule("note")
 def loss_is_zero_at_first(history: History) -> list[Finding]:
-    """At the first pass every ratio is 1 and advantages sum to 0: the loss is 0, its gradient is not."""
+    """Find a loss of 0 at the first pass, where every ratio is 1 and advantages sum to 0; its gradient is not 0."""
     losses, norms = history.first("loss", 4 + SEVERAL), history.first("grad_norm", 3)
     if (
         not 3 <= losses.size <= 3 + SEVERAL

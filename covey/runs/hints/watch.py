@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from covey.errors import warn
 from covey.runs.hints import sampling, scoring, updating
-from covey.runs.hints.hint import SEVERITIES, Finding, Hint, Rule
-from covey.runs.hints.history import Evaluation, History
+from covey.runs.hints.hint import SEVERITIES, Hint, Rule
+from covey.runs.hints.history import EvaluationPoint, History
 from covey.runs.record import schema
 from covey.runs.record.header import read_header
-from covey.runs.record.jsonl import read_lines
+from covey.runs.record.jsonl import Tail
 from covey.runs.record.reader import read_evaluations
 from covey.types import ScoredGroup
 
@@ -33,7 +32,7 @@ MAX_LOOKS = 500
 
 
 class HintWatch:
-    """Takes in a run step by step and says what is new.
+    """The hints of a run that is taken in step by step.
 
     A hint is given once when it appears, and again only when it was gone in between. `hints` holds all of them with the
     steps over which they held.
@@ -41,9 +40,9 @@ class HintWatch:
 
     def __init__(
         self,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         rewards: Mapping[str, float] | None = None,
-        model: Mapping[str, Any] | None = None,
+        model: Mapping[str, object] | None = None,
         patience: int = PATIENCE,
     ) -> None:
         self.patience = patience
@@ -74,27 +73,32 @@ class HintWatch:
     def step(
         self, step: int, metrics: Mapping[str, float], statistics: Mapping[str, float] | None = None
     ) -> list[Hint]:
-        """Take in one step; returns the hints that are new."""
+        """Take in one step and return the hints that are new."""
         self.history.add(step, metrics, statistics)
         return self.look()
 
     def evaluation(self, name: str, step: int, metrics: Mapping[str, float], rows: int = 0) -> None:
         """Take in an evaluation; the rules look at it after the next step."""
-        self.history.evaluations.append(Evaluation(name, step, metrics, rows))
+        self.history.evaluations.append(EvaluationPoint(name, step, metrics, rows))
 
     def look(self) -> list[Hint]:
-        """Ask every rule; returns the hints that are new. What was warned about at once, and goes on, is not new."""
+        """Ask every rule and return the hints that are new. What was warned about at once, and goes on, is not new."""
         new = []
-        for rule, finding in _findings(self.history):
-            hint = _hint(rule, finding, self.history.step)
+        now = self.history.step
+        found = [(rule, finding) for rule in RULES for finding in rule.find(self.history)]
+        for rule, finding in found:
+            hint = Hint(
+                rule.name, finding.severity or rule.severity, finding.title, finding.evidence, finding.advice,
+                finding.metrics, finding.subject, now, now,
+            )  # fmt: skip
             held = self._held.get(hint.key)
-            if held is not None and hint.first_step - held.last_step <= self.patience:
+            if held is not None and now - held.last_step <= self.patience:
                 hint = replace(hint, first_step=held.first_step)
             else:
                 if held is not None:
                     self._gone.append(held)
                 warned = self._warned.get(rule.name)
-                if warned is None or hint.first_step - warned > self.patience:
+                if warned is None or now - warned > self.patience:
                     new.append(hint)
             self._held[hint.key] = hint
         return new
@@ -107,36 +111,37 @@ class HintWatch:
         )
 
     def holds(self, hint: Hint) -> bool:
-        """Whether a hint still held at the last step."""
+        """Return whether a hint still held at the last step."""
         return self.history.step - hint.last_step <= self.patience
 
 
 def watch_record(folder: Path) -> HintWatch:
     """Go through a record as if the run were going on, at most `MAX_LOOKS` looks."""
-    steps = list(read_lines(folder / schema.STEPS))
-    statistics = {line["step"]: line["numbers"] for line in read_lines(folder / schema.STATISTICS)}
+    steps = Tail[schema.StepLine](folder / schema.STEPS).read()
+    statistics = Tail[schema.StatisticsLine](folder / schema.STATISTICS).read()
     watch = begin_watch(folder, len(steps))
-    replay(watch, steps, statistics, read_evaluations(folder), stride_for(len(steps)))
+    numbers = {line["step"]: line["numbers"] for line in statistics}
+    replay(watch, steps, numbers, read_evaluations(folder), stride_for(len(steps)))
     return watch
 
 
 def begin_watch(folder: Path, steps: int = 0) -> HintWatch:
-    """A watch that has seen nothing yet, for the run of a record, of which so many steps are looked at in one go."""
+    """Return a watch that has seen nothing yet, for the run of a record, of which so many steps are looked at in one go."""
     header = read_header(folder)
     patience = max(PATIENCE, 2 * stride_for(steps))
     return HintWatch(header.get("settings"), header.get("rewards"), header.get("model"), patience)
 
 
 def stride_for(steps: int) -> int:
-    """Steps from one look to the next."""
+    """Return the steps from one look to the next."""
     return max(1, steps // MAX_LOOKS)
 
 
 def replay(
     watch: HintWatch,
-    steps: Sequence[Mapping[str, Any]],
+    steps: Sequence[schema.StepLine],
     statistics: Mapping[int, Mapping[str, float]],
-    evaluations: Sequence[Mapping[str, Any]],
+    evaluations: Sequence[schema.EvaluationLine],
     stride: int = 1,
 ) -> None:
     """Feed recorded lines to a watch, each evaluation before the first step that came after it."""
@@ -147,24 +152,11 @@ def replay(
         watch.history.add(line["step"], line["metrics"], statistics.get(line["step"]))
         if position % stride == 0 or position == len(steps) - 1:
             watch.look()
-    for line in waiting:
-        _feed(watch, line)
+    for evaluation in waiting:
+        _feed(watch, evaluation)
     if waiting and steps:
         watch.look()
 
 
-def _feed(watch: HintWatch, line: Mapping[str, Any]) -> None:
+def _feed(watch: HintWatch, line: schema.EvaluationLine) -> None:
     watch.evaluation(line["name"], line["step"], line["metrics"], line["rows"])
-
-
-def _findings(history: History) -> Iterator[tuple[Rule, Finding]]:
-    for rule in RULES:
-        for finding in rule.find(history):
-            yield rule, finding
-
-
-def _hint(rule: Rule, finding: Finding, step: int) -> Hint:
-    return Hint(
-        rule.name, finding.severity or rule.severity, finding.title, finding.evidence, finding.advice, finding.metrics,
-        finding.subject, step, step,
-    )  # fmt: skip

@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from covey.errors import warn
 from covey.types import ScoredGroup
 
 
 class CompletionLog:
-    """Appends scored groups to a file.
+    """A file to which scored groups are appended.
 
     A killed process leaves whole lines, and at most one that is torn, at the end. Where the file cannot be written (a full
     disk), lines are missing, one warning says so, and the run goes on.
@@ -36,33 +35,33 @@ class CompletionLog:
         os.replace(beside, path)
 
     def write(self, step: int, scored: Sequence[ScoredGroup]) -> None:
+        """Append the completions of a step, all of them or none."""
         lines = [
             json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in completion_rows(step, scored)
         ]
         size = self.path.stat().st_size
         try:
             with open(self.path, "ab", buffering=0) as file:
-                _write_all(file.fileno(), "".join(lines).encode(errors="surrogatepass"))
+                data = "".join(lines).encode(errors="surrogatepass")
+                while data:  # a disk that fills up takes a part first and fails the next time
+                    data = data[file.write(data) :]
         except OSError as error:
             os.truncate(self.path, size)
-            self._warn(error)
+            if not self._has_warned:
+                self._has_warned = True
+                warn(
+                    f"{self.path} cannot be written: {error}. Training goes on; what cannot be written is missing there. "
+                    "Free space on the disk."
+                )
 
     def sync(self) -> None:
         """Return when the lines are on the disk."""
         with open(self.path, "rb") as file:
             os.fsync(file.fileno())
 
-    def _warn(self, error: OSError) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            warn(
-                f"{self.path} cannot be written: {error}. Training goes on; what cannot be written is missing there. Free "
-                "space on the disk."
-            )
 
-
-def completion_rows(step: int, scored: Sequence[ScoredGroup]) -> Iterator[dict[str, Any]]:
-    """One dictionary per completion; None where a reward does not apply."""
+def completion_rows(step: int, scored: Sequence[ScoredGroup]) -> Iterator[dict[str, object]]:
+    """Yield one dictionary per completion; None where a reward does not apply."""
     for number, s in enumerate(scored):
         for i, completion in enumerate(s.group.completions):
             yield {
@@ -79,14 +78,8 @@ def completion_rows(step: int, scored: Sequence[ScoredGroup]) -> Iterator[dict[s
             }
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Write everything; a disk that fills up takes a part first and says so the next time."""
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def _step(line: bytes) -> int:
-    """The step of a line; a line cut short by a crash belongs to no step."""
+    """Return the step of a line; a line cut short by a crash belongs to no step."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

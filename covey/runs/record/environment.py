@@ -7,12 +7,16 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from covey import __version__
+from covey.runs.record.jsonl import Json
+
+if TYPE_CHECKING:
+    from torch import nn
 
 LIBRARIES = (
     "torch", "transformers", "accelerate", "peft", "datasets", "numpy", "pyarrow", "safetensors", "tokenizers",
@@ -33,15 +37,15 @@ _SECRET = re.compile(
 _SECRET_OPTION = re.compile(r"^--?[\w-]*(token|key|secret|password)$", re.IGNORECASE)
 
 
-def environment() -> dict[str, Any]:
-    """Python, libraries, machine and command line."""
+def environment() -> Json:
+    """Return python, libraries, machine and command line."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "host": platform.node(),
         "processor": _processor(),
-        "cores": _cores(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": _memory_gb(),
         "accelerators": _accelerators(),
         "libraries": libraries(),
@@ -51,7 +55,7 @@ def environment() -> dict[str, Any]:
 
 
 def libraries() -> dict[str, str]:
-    """Installed version by name, without importing any."""
+    """Return the installed version by name, without importing any."""
     found = {"covey": __version__}
     for name in LIBRARIES:
         try:
@@ -61,8 +65,8 @@ def libraries() -> dict[str, str]:
     return found
 
 
-def git_state(folder: str | Path = ".") -> dict[str, Any] | None:
-    """Commit, branch, cleanness and the difference to the commit; None outside a repository or without git."""
+def git_state(folder: str | Path = ".") -> Json | None:
+    """Return commit, branch, cleanness and the difference to the commit; None outside a repository or without git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -78,8 +82,8 @@ def git_state(folder: str | Path = ".") -> dict[str, Any] | None:
     }
 
 
-def model_facts(policy: Any, name: str) -> dict[str, Any]:
-    """What the record and the hints want to know of the policy, a module."""
+def model_facts(policy: nn.Module, name: str) -> Json:
+    """Return what the record and the hints need of the policy: sizes, and type and scale of the trained weights."""
     trainable = [p for p in policy.parameters() if p.requires_grad]
     largest = max(trainable, key=lambda p: p.numel(), default=None)
     return {
@@ -93,11 +97,11 @@ def model_facts(policy: Any, name: str) -> dict[str, Any]:
     }
 
 
-def dataset_facts(dataset: Any, name: str | None = None) -> dict[str, Any]:
-    """Name, rows, columns and fingerprint of a dataset, as far as it tells."""
+def dataset_facts(dataset: object, name: str | None = None) -> Json:
+    """Return name, rows, columns and fingerprint of a dataset, as far as it tells."""
     try:
-        rows = len(dataset)
-    except TypeError:  # a stream
+        rows = len(dataset) if isinstance(dataset, Sized) else None
+    except TypeError:  # a stream that has a length only by name
         rows = None
     return {
         "name": name,
@@ -107,9 +111,9 @@ def dataset_facts(dataset: Any, name: str | None = None) -> dict[str, Any]:
     }
 
 
-def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the values of secrets blanked: tokens of hubs, keys of interfaces, passwords."""
-    clean: dict[str, Any] = {}
+def without_secrets(settings: Mapping[str, object]) -> Json:
+    """Return the settings with the values of secrets blanked: tokens of hubs, keys of interfaces, passwords."""
+    clean: Json = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
             clean[str(name)] = without_secrets(value)
@@ -118,13 +122,13 @@ def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     return clean
 
 
-def process_facts() -> dict[str, Any]:
-    """What tells this process from others, also after its number was given to another one."""
+def process_facts() -> Json:
+    """Return what tells this process from others, also after its number was given to another one."""
     return {"pid": os.getpid(), "host": platform.node(), "process_start": process_start(os.getpid())}
 
 
 def process_start(pid: int) -> str | None:
-    """When a process began, in the kernel's own unit; None where that is not known."""
+    """Return when a process began, in the kernel's own unit; None where that is not known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -165,10 +169,6 @@ def _processor() -> str | None:
     return platform.processor() or None
 
 
-def _cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 def _memory_gb() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
@@ -177,7 +177,7 @@ def _memory_gb() -> float | None:
 
 
 def _accelerators() -> list[str]:
-    """Names of the devices that torch sees; torch is asked only where the run has imported it."""
+    """Return the names of the devices that torch sees; torch is asked only where the run has imported it."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []

@@ -1,4 +1,4 @@
-"""What a sampled batch says in numbers: means with standard errors, statuses, duplicates.
+"""The numbers of a sampled batch: means with standard errors, statuses, duplicates.
 
 Everything that curves with intervals and the hints need, so that neither has to read the completions. Completions of
 one prompt are no independent samples; the unit is the group. The standard error of a mean over completions is that of
@@ -23,7 +23,7 @@ Clusters = Sequence[Sequence[float]]
 def group_statistics(
     groups: Sequence[ScoredGroup], tasks: Sequence[str | None], weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Numbers of one batch by name; a name is missing where there is nothing to measure.
+    """Return the numbers of one batch by name; a name is missing where there is nothing to measure.
 
     Args:
         groups: the batch.
@@ -47,7 +47,7 @@ def group_statistics(
 
 
 def advantage_shares(groups: Sequence[ScoredGroup], weights: Mapping[str, float]) -> dict[str, float]:
-    """Share of each reward in the absolute advantage, for rewards that are summed before they are normalised.
+    """Return the share of each reward in the absolute advantage, for rewards that are summed before they are normalised.
 
     The advantage of a completion is (total - mean) / deviation, and total - mean is the sum over rewards of
     w_k (v_k - mean v_k), where the rewards apply to all completions of the group. Groups without spread have no say.
@@ -75,7 +75,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def clustered_mean(clusters: Clusters) -> tuple[float | None, float | None]:
-    """Mean over all values and its standard error with groups as clusters; None where there is none."""
+    """Return the mean over all values and its standard error with groups as clusters; None where there is none."""
     kept = [(math.fsum(c), len(c)) for c in clusters if len(c)]
     n = sum(size for _, size in kept)
     if not n:
@@ -105,14 +105,15 @@ def _rewards_in_total(groups: Sequence[ScoredGroup]) -> dict[str, float]:
         return numbers
     numbers["reward/signal_share"] = sum(any(a != 0 for a in g.advantages) for g in groups) / len(groups)
     completions = max(1, sum(len(g.totals) for g in groups))
-    failed = sum(_has_failed(g, i) for g in groups for i, t in enumerate(g.totals) if t is None)
+    failed = sum(
+        any(column[i].status == "failed" for column in g.scores.values())
+        for g in groups
+        for i, total in enumerate(g.totals)
+        if total is None
+    )
     numbers["reward/failed_share"] = failed / completions
     numbers["reward/unscored_share"] = 1 - (sum(map(len, totals)) + failed) / completions
     return numbers
-
-
-def _has_failed(group: ScoredGroup, index: int) -> bool:
-    return any(column[index].status == "failed" for column in group.scores.values())
 
 
 def _of_reward(name: str, groups: Sequence[ScoredGroup]) -> dict[str, float]:
@@ -150,7 +151,7 @@ def _of_texts(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def _within_correlation(groups: Sequence[ScoredGroup], lengths: Clusters) -> float | None:
-    """Correlation of reward and length inside the groups (each group centred first); None without spread in both."""
+    """Return the correlation of reward and length inside the groups (each group centred first); None without spread in both."""
     products, rewards, sizes = 0.0, 0.0, 0.0
     for group, column in zip(groups, lengths, strict=True):
         pairs = [(t, n) for t, n in zip(group.totals, column, strict=True) if t is not None]

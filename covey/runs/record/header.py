@@ -7,29 +7,28 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from covey.errors import ConfigError
 from covey.runs.record import schema
 from covey.runs.record.environment import environment as find_environment
 from covey.runs.record.environment import git_state, without_secrets
-from covey.runs.record.jsonl import encode, read_lines
+from covey.runs.record.jsonl import Json, encode, read_lines
 
 
 def new_header(
     *,
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     rewards: Mapping[str, float],
-    model: Mapping[str, Any] | None,
-    dataset: Mapping[str, Any] | None,
+    model: Mapping[str, object] | None,
+    dataset: Mapping[str, object] | None,
     plan: Sequence[tuple[str, str]],
-    environment: Mapping[str, Any] | None,
-    git: Mapping[str, Any] | None,
+    environment: Mapping[str, object] | None,
+    git: Mapping[str, object] | None,
     record_completions: float,
     max_steps: int | None,
-) -> dict[str, Any]:
-    """The head of a run that starts now; see `schema.RUN_FIELDS`. Environment and git are found out where they are None."""
+) -> Json:
+    """Return the head of a run that starts now; see `schema.RUN_FIELDS`. Environment and git are found out where they are None."""
     return {
         "version": schema.VERSION,
         "name": name,
@@ -46,15 +45,15 @@ def new_header(
     }
 
 
-def write_header(folder: Path, header: Mapping[str, Any]) -> None:
+def write_header(folder: Path, header: Mapping[str, object]) -> None:
     """Write `run.json` beside and move it into place."""
     beside = folder / (schema.RUN + ".tmp")
-    beside.write_bytes(encode(dict(header)))
+    beside.write_bytes(encode(header))
     os.replace(beside, folder / schema.RUN)
 
 
-def read_header(folder: Path) -> dict[str, Any]:
-    """What `run.json` says; an empty dict where it is damaged.
+def read_header(folder: Path) -> Json:
+    """Return the contents of `run.json`; an empty dict where it is damaged.
 
     Raises:
         ValueError: it was written by a newer Covey.
@@ -69,14 +68,14 @@ def read_header(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Settings that differ between two headers: name → value before, value after."""
+def settings_changes(before: Json, after: Json) -> dict[str, list[object]]:
+    """Return the settings that differ between two headers: name → value before, value after."""
     old, new = before.get("settings", {}), after.get("settings", {})
     return {n: [old.get(n), new.get(n)] for n in sorted({*old, *new}) if old.get(n) != new.get(n)}
 
 
 def completions_share(record_completions: str | float) -> float:
-    """`all`, `none` or a share, as a share in [0, 1].
+    """Return `all`, `none` or a share as a share in [0, 1].
 
     Raises:
         ConfigError: it is none of these.
@@ -104,19 +103,19 @@ def move_aside(folder: Path) -> Path | None:
 
 
 def start_stamp(folder: Path) -> str | None:
-    """When the run of a record started, as names of files have it: `20260131-235959`; None where there is no record."""
+    """Return when the run of a record started, as names of files have it: `20260131-235959`; None where there is no record."""
     if not (folder / schema.RUN).exists():
         return None
     return stamp_of(read_header(folder).get("started") or (folder / schema.RUN).stat().st_mtime)
 
 
 def stamp_of(seconds: float) -> str:
-    """Seconds since 1970 as names of files have them, in local time."""
+    """Return seconds since 1970 as names of files have them, in local time."""
     return time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
 
 
 def free_name(wanted: Path) -> Path:
-    """A path that nothing has yet: the one that is wanted, or with a number behind it."""
+    """Return a path that nothing has yet: the one that is wanted, or with a number behind it."""
     target, number = wanted, 1
     while target.exists():
         number += 1

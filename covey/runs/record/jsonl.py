@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
+
+Json = dict[str, Any]
+"""An object as JSON has it."""
+
+Line = TypeVar("Line", bound=Mapping[str, Any])
 
 
 class JsonLines:
@@ -22,7 +27,7 @@ class JsonLines:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
         self.size = _cut_torn_line(path)
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: Mapping[str, object]) -> None:
         """Write one line; OSError leaves the file as it was."""
         line = encode(record)
         try:
@@ -44,8 +49,8 @@ class JsonLines:
         self._file.close()
 
 
-def encode(record: dict[str, Any]) -> bytes:
-    """One line of JSON in ASCII: a torn line never tears a character, and lone surrogates pass."""
+def encode(record: object) -> bytes:
+    """Return one line of JSON in ASCII: a torn line never tears a character, and lone surrogates pass."""
     try:
         text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=plain)
     except ValueError:  # a number that is not finite; rare, so only then is the record walked
@@ -53,17 +58,18 @@ def encode(record: dict[str, Any]) -> bytes:
     return text.encode("ascii") + b"\n"
 
 
-def plain(value: Any) -> Any:
-    """What JSON cannot say, as something it can: numpy numbers and arrays, paths, sets, enums; else the text of it."""
-    if hasattr(value, "tolist"):
-        return finite(value.tolist())
+def plain(value: object) -> object:
+    """Return something that JSON can hold for what it cannot: numpy numbers and arrays, paths, sets, enums; else the text of it."""
+    to_list = getattr(value, "tolist", None)
+    if to_list is not None:
+        return finite(to_list())
     if isinstance(value, set | frozenset | tuple):
         return sorted(value, key=str) if not isinstance(value, tuple) else list(value)
     return str(getattr(value, "value", value))
 
 
-def finite(value: Any) -> Any:
-    """The value with every number that is not finite replaced by None."""
+def finite(value: object) -> object:
+    """Return the value with every number that is not finite replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -73,13 +79,13 @@ def finite(value: Any) -> Any:
     return value
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete, undamaged lines of a file; none if it does not exist."""
-    yield from Tail(path).read()
+def read_lines(path: Path) -> list[Json]:
+    """Return the complete, undamaged lines of a file; none if it does not exist."""
+    return Tail[Json](path).read()
 
 
-class Tail:
-    """Reads what has been added to a file since the last look.
+class Tail(Generic[Line]):
+    """The end of a file of JSON lines, from the last look on.
 
     A file that became shorter (a run was resumed from an earlier step) is read from its start again; `restarts` counts
     how often that happened.
@@ -92,42 +98,39 @@ class Tail:
         self.damaged = 0
         self._inode = 0
 
-    def read(self) -> list[dict[str, Any]]:
-        """New complete lines. Lines that are no JSON objects (zeros after a power cut) are counted and left out."""
+    def read(self) -> list[Line]:
+        """Return new complete lines. Lines that are no JSON objects (zeros after a power cut) are counted and left out."""
         try:
             with open(self.path, "rb") as file:
-                self._notice_restart(os.fstat(file.fileno()))
+                status = os.fstat(file.fileno())
+                if status.st_size < self.offset or (self._inode and status.st_ino != self._inode):
+                    self.offset = 0
+                    self.restarts += 1
+                self._inode = status.st_ino
                 file.seek(self.offset)
                 data = file.read()
         except FileNotFoundError:
             return []
         end = data.rfind(b"\n") + 1
         self.offset += end
-        lines = [self._decode(line) for line in data[:end].split(b"\n") if line]
-        return [line for line in lines if line is not None]
-
-    def _notice_restart(self, status: os.stat_result) -> None:
-        if status.st_size < self.offset or (self._inode and status.st_ino != self._inode):
-            self.offset = 0
-            self.restarts += 1
-        self._inode = status.st_ino
-
-    def _decode(self, line: bytes) -> dict[str, Any] | None:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict):
-            self.damaged += 1
-            return None
-        return record
+        records: list[Line] = []
+        for line in filter(None, data[:end].split(b"\n")):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if isinstance(record, dict):
+                records.append(cast(Line, record))
+            else:
+                self.damaged += 1
+        return records
 
 
-def keep_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> int:
-    """Rewrite a file with the lines that are to be kept, moved into place at once; returns how many were taken out."""
+def keep_lines(path: Path, keep: Callable[[Json], bool]) -> int:
+    """Rewrite a file with the lines that are to be kept, moved into place at once; return how many were taken out."""
     if not path.exists():
         return 0
-    lines = list(read_lines(path))
+    lines = read_lines(path)
     kept = [line for line in lines if keep(line)]
     if len(kept) == len(lines):
         return 0
@@ -138,7 +141,7 @@ def keep_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> int:
 
 
 def _cut_torn_line(path: Path) -> int:
-    """Cut off a last line without an end; returns the size that is left."""
+    """Cut off a last line without an end; return the size that is left."""
     with open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         end = size

@@ -1,4 +1,4 @@
-"""Reads the record of a run, also while the run goes on.
+"""The record of a run, read, also while the run goes on.
 
     run = covey.runs.open("quickstart-run")
     run.steps()["reward"].plot()
@@ -13,16 +13,17 @@ import json
 import os
 import platform
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from covey.runs.record import schema, segments
 from covey.runs.record.environment import process_start
 from covey.runs.record.header import read_header
-from covey.runs.record.jsonl import read_lines
+from covey.runs.record.jsonl import Json, Tail, read_lines
 from covey.runs.record.resume import evaluation_file
 from covey.runs.record.rows import table
+from covey.types import PromptContent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,11 +47,11 @@ class Run:
         return str(self.header.get("name") or self.folder.resolve().parent.name)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         return dict(self.header.get("settings", {}))
 
     @property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Json:
         return dict(self.header.get("environment", {}))
 
     @property
@@ -60,34 +61,37 @@ class Run:
 
     @property
     def state(self) -> State:
-        """What became of the run: `killed` is one that ended without saying so."""
+        """The run goes on, or how it ended: `killed` is one that ended without recording its end."""
         return run_state(self.folder)
 
     def steps(self) -> pd.DataFrame:
-        """One row per step, indexed by step: metrics, `seconds/<phase>`, `time`."""
+        """Return one row per step, indexed by step: metrics, `seconds/<phase>`, `time`."""
         lines = read_lines(self.folder / schema.STEPS)
         return _by_step({**_flat(line, "metrics"), **_flat(line, "seconds", "seconds/")} for line in lines)
 
     def statistics(self) -> pd.DataFrame:
-        """One row per sampled batch, indexed by step: means with standard errors (`covey.runs.record.group_statistics`)."""
+        """Return one row per sampled batch, indexed by step: means with standard errors (`covey.runs.record.group_statistics`)."""
         return _by_step(_flat(line, "numbers") for line in read_lines(self.folder / schema.STATISTICS))
 
     def completions(
         self, steps: Container[int] | None = None, columns: Sequence[str] | None = None
     ) -> pd.DataFrame:
-        """One row per completion; columns as `schema.COMPLETION_FIELDS`.
+        """Return one row per completion; columns as `schema.COMPLETION_FIELDS`.
 
         Args:
             steps: only these steps, for example `range(10, 20)`.
             columns: only these columns; the others are not read from the disk.
         """
-        rows = _concat([_of_steps(rows, steps) for rows in self.group_tables(_with_step(columns))])
-        return (
-            rows if columns is None else rows.select([c for c in columns if c in rows.column_names])
-        ).to_pandas()
+        tables = self.group_tables(None if columns is None else list(dict.fromkeys(["step", *columns])))
+        if steps is not None:
+            tables = (rows.filter([step in steps for step in rows["step"].to_pylist()]) for rows in tables)
+        rows = _concat(list(tables))
+        if columns is not None:
+            rows = rows.select([c for c in columns if c in rows.column_names])
+        return rows.to_pandas()
 
     def groups(self, steps: Container[int] | None = None) -> pd.DataFrame:
-        """One row per group: its prompt, and mean, spread and signal of its completions.
+        """Return one row per group: its prompt, and mean, spread and signal of its completions.
 
         `signal` is the mean size of the advantages: what the group can teach.
         """
@@ -105,11 +109,11 @@ class Run:
         return first.join(summary).reset_index()
 
     def events(self) -> pd.DataFrame:
-        """One row per event. `void` marks events of steps that a later resume took out."""
+        """Return one row per event. `void` marks events of steps that a later resume took out."""
         return _frame(read_events(self.folder))
 
     def evaluations(self) -> pd.DataFrame:
-        """One row per evaluation: step, name, metrics. An evaluation that was repeated counts once, the last time."""
+        """Return one row per evaluation: step, name, metrics. An evaluation that was repeated counts once, the last time."""
         return _frame(
             {
                 "step": line["step"],
@@ -122,7 +126,7 @@ class Run:
         )
 
     def evaluation_rows(self, name: str, step: int) -> pd.DataFrame:
-        """The completions of one evaluation, columns as `completions`.
+        """Return the completions of one evaluation, columns as `completions`.
 
         Raises:
             FileNotFoundError: there is no such evaluation, or it recorded no rows.
@@ -134,7 +138,7 @@ class Run:
         return segments.read_segment(path).to_pandas()
 
     def group_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The completions as Arrow tables, one per segment, in the order in which they were recorded."""
+        """Return the completions as Arrow tables, one per segment, in the order in which they were recorded."""
         return segments.read_groups(self.folder / schema.GROUPS, columns)
 
     def __repr__(self) -> str:
@@ -142,7 +146,7 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """The record at a path: the output directory of a run, or its record folder.
+    """Return the record at a path: the output directory of a run, or its record folder.
 
     Raises:
         FileNotFoundError: there is no record.
@@ -151,32 +155,34 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
-def read_prompt(prompt: str, chat: bool) -> Any:
-    """A recorded prompt as the dataset held it: text, or the messages of a chat."""
-    return json.loads(prompt) if chat else prompt
+def read_prompt(prompt: str, chat: bool) -> PromptContent:
+    """Return a recorded prompt as the dataset held it: text, or the messages of a chat."""
+    messages: PromptContent = json.loads(prompt) if chat else prompt
+    return messages
 
 
-def read_events(folder: Path) -> list[dict[str, Any]]:
-    """The events in order, each with `void`: its step was taken out by a later resume."""
-    events = [{**line, "void": False} for line in read_lines(folder / schema.EVENTS)]
+def read_events(folder: Path) -> list[schema.Event]:
+    """Return the events in order, each with `void`: its step was taken out by a later resume."""
+    lines = Tail[schema.EventLine](folder / schema.EVENTS).read()
+    events: list[schema.Event] = [{**line, "void": False} for line in lines]
     for position, event in enumerate(events):
         if event["kind"] != "resumed":
             continue
         for earlier in events[:position]:
-            earlier["void"] |= earlier["step"] is not None and earlier["step"] > event["step"]
+            earlier["void"] |= (earlier["step"] or 0) > (event["step"] or 0)
     return events
 
 
-def read_evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The evaluations in order; of repeated ones the last."""
-    lines = read_lines(folder / schema.EVALUATIONS)
+def read_evaluations(folder: Path) -> list[schema.EvaluationLine]:
+    """Return the evaluations in order; of repeated ones the last."""
+    lines = Tail[schema.EvaluationLine](folder / schema.EVALUATIONS).read()
     return list({(line["name"], line["step"]): line for line in lines}.values())
 
 
 def run_state(folder: Path) -> State:
-    """Whether a run goes on, how it ended, or that it ended without a word."""
+    """Return whether a run goes on, how it ended, or that it ended without recording its end."""
     state: State = "killed"
-    begun: Mapping[str, Any] = {}
+    begun: Json = {}
     for event in read_lines(folder / schema.EVENTS):
         if event["kind"] in ("started", "resumed"):
             state, begun = "running", event["details"]
@@ -187,9 +193,11 @@ def run_state(folder: Path) -> State:
     return state
 
 
-def _is_alive(begun: Mapping[str, Any], folder: Path) -> bool:
+def _is_alive(begun: Json, folder: Path) -> bool:
+    """Return whether the process that began the run is there; of another machine, whether it wrote lately."""
     if begun.get("host") != platform.node():
-        return time.time() - _last_write(folder) < SILENCE_SECONDS
+        last_write = max(path.stat().st_mtime for path in folder.glob("*.json*"))
+        return time.time() - last_write < SILENCE_SECONDS
     pid = begun.get("pid", 0)
     try:
         os.kill(pid, 0)
@@ -200,38 +208,24 @@ def _is_alive(begun: Mapping[str, Any], folder: Path) -> bool:
     return begun.get("process_start") in (None, process_start(pid))
 
 
-def _last_write(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in folder.glob("*.json*"))
-
-
-def _flat(line: Mapping[str, Any], field: str, prefix: str = "") -> dict[str, Any]:
+def _flat(line: Json, field: str, prefix: str = "") -> Json:
     shared = {name: line[name] for name in ("step", "time") if name in line}
     return shared | {f"{prefix}{name}": value for name, value in line.get(field, {}).items()}
 
 
-def _frame(rows: Any) -> pd.DataFrame:
+def _frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(list(rows))
 
 
-def _by_step(rows: Iterator[dict[str, Any]]) -> pd.DataFrame:
+def _by_step(rows: Iterable[Json]) -> pd.DataFrame:
     frame = _frame(rows)
     return frame.set_index("step") if len(frame) else frame
 
 
-def _with_step(columns: Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else list(dict.fromkeys(["step", *columns]))
-
-
-def _of_steps(rows: pa.Table, steps: Container[int] | None) -> pa.Table:
-    if steps is None:
-        return rows
-    return rows.filter([step in steps for step in rows["step"].to_pylist()])
-
-
 def _concat(tables: list[pa.Table]) -> pa.Table:
-    """One table, columns family by family; a column that only some segments have is null in the others."""
+    """Return one table, columns family by family; a column that only some segments have is null in the others."""
     import pyarrow as pa
 
     rows = pa.concat_tables(tables or [table([])], promote_options="default")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def regroup(rows: pa.Table) -> list[Group] | None:
-    """The groups of consecutive rows, in order; None where the texts of any of them are not recorded.
+    """Return the groups of consecutive rows, in order; None where the texts of any of them are not recorded.
 
     Token ids are not recorded: the completions of these groups have none.
     """

@@ -9,7 +9,7 @@ from covey.runs.record.jsonl import keep_lines
 
 
 def drop_after(folder: Path, step: int) -> int:
-    """Take out of a record what belongs to later steps, events excepted; returns the number of steps taken out.
+    """Take out of a record what belongs to later steps, events excepted; return the number of steps taken out.
 
     Events tell what happened, and stay; readers mark those that a resume made void. May be repeated after a kill.
     """
@@ -18,16 +18,12 @@ def drop_after(folder: Path, step: int) -> int:
         keep_lines(folder / name, lambda line: line["step"] <= step)
     segments.drop_after(folder / schema.GROUPS, step)
     for path in (folder / schema.EVALUATION_ROWS).glob("*.parquet"):
-        if evaluation_step(path) > step:
+        if int(path.name.split("-", 1)[0]) > step:
             path.unlink()
     return steps
 
 
 def evaluation_file(name: str, step: int) -> str:
-    """File name of the rows of an evaluation; letters, digits, dots, dashes and underscores of the name stay."""
+    """Return the file name of the rows of an evaluation; letters, digits, dots, dashes and underscores of the name stay."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else f"%{ord(c):x}" for c in name)
     return f"{step:06d}-{safe}.parquet"
-
-
-def evaluation_step(path: Path) -> int:
-    return int(path.name.split("-", 1)[0])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from covey.runs.record.jsonl import encode, finite
+from covey.runs.record.jsonl import Json, encode, finite
 from covey.runs.record.schema import COMPLETION_LEVEL, GROUP_LEVEL
 from covey.types import Completion, Prompt, ScoredGroup
 
@@ -19,15 +19,13 @@ MAX_ERROR_CHARS = 8_000
 TaskOf = Callable[[Prompt], str | None]
 
 
-def group_line(
-    step: int, number: int, scored: ScoredGroup, task: str | None, with_texts: bool
-) -> dict[str, Any]:
-    """One group as one line: what its completions share, then one list per field of a completion.
+def group_line(step: int, number: int, scored: ScoredGroup, task: str | None, with_texts: bool) -> Json:
+    """Return one group as one line: what its completions share, then one list per field of a completion.
 
     Numbers are always kept; prompt, completions, columns and extras only with `with_texts`.
     """
     prompt, completions = scored.group.prompt, scored.group.completions
-    line: dict[str, Any] = {
+    line: Json = {
         "step": step,
         "group": number,
         "task": task,
@@ -54,19 +52,19 @@ def group_line(
 
 
 def mean_logprob(completion: Completion) -> float | None:
-    """Mean log-probability of the tokens that the policy wrote, in nats; None where it wrote none."""
+    """Return the mean log-probability of the tokens that the policy wrote, in nats; None where it wrote none."""
     kept: Sequence[float] = completion.logprobs
     if completion.written is not None:
         kept = [p for p, written in zip(kept, completion.written, strict=False) if written]
     return sum(kept) / len(kept) if kept else None
 
 
-def table(lines: Sequence[dict[str, Any]]) -> pa.Table:
-    """Lines of groups as one Arrow table, one row per completion; columns as `schema.COMPLETION_FIELDS` names them."""
+def table(lines: Sequence[Json]) -> pa.Table:
+    """Return lines of groups as one Arrow table, one row per completion; columns as `schema.COMPLETION_FIELDS` names them."""
     import pyarrow as pa
 
     counts = [len(line["tokens"]) for line in lines]
-    columns: dict[str, Any] = {"index": pa.array([i for n in counts for i in range(n)], pa.int32())}
+    columns: dict[str, pa.Array] = {"index": pa.array([i for n in counts for i in range(n)], pa.int32())}
     for name in GROUP_LEVEL:
         repeated = [line.get(name) for line, n in zip(lines, counts, strict=True) for _ in range(n)]
         columns[name] = pa.array(_texts(repeated), _type(name))
@@ -74,7 +72,7 @@ def table(lines: Sequence[dict[str, Any]]) -> pa.Table:
         flat = [v for line, n in zip(lines, counts, strict=True) for v in line.get(name) or [None] * n]
         columns[name] = pa.array(_texts(flat), _type(name))
     for family in ("score", "status", "error", "extra"):
-        for name in _names(lines, family):
+        for name in dict.fromkeys(name for line in lines for name in line.get(family) or {}):
             flat = [
                 v
                 for line, n in zip(lines, counts, strict=True)
@@ -97,20 +95,15 @@ def _type(name: str) -> pa.DataType:
     return {"row": pa.int64(), "chat": pa.bool_()}.get(name, pa.string())
 
 
-def _names(lines: Iterable[dict[str, Any]], family: str) -> list[str]:
-    return list(dict.fromkeys(name for line in lines for name in line.get(family) or {}))
+def _texts(values: list[object]) -> list[object]:
+    """Return values with lone surrogates, which UTF-8 cannot hold, as their escapes."""
+    return [
+        v.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(v, str) and not v.isascii() else v
+        for v in values
+    ]
 
 
-def _texts(values: list[Any]) -> list[Any]:
-    """Lone surrogates, which UTF-8 cannot say, become their escape; everything else passes."""
-    return [_utf8(v) if isinstance(v, str) and not v.isascii() else v for v in values]
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     try:
         return encode(value).decode("ascii").rstrip("\n")
     except (TypeError, ValueError):  # keys that are no strings, references in circles

@@ -19,6 +19,7 @@ A *step* counts optimizer steps from 1; groups carry the step that they feed fir
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypedDict
 
 VERSION = 1
 """Version of this schema; a reader refuses a newer one."""
@@ -33,6 +34,49 @@ EVENTS = "events.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 GROUPS = "groups"
 EVALUATION_ROWS = "evaluation_rows"
+
+
+class StepLine(TypedDict):
+    """A line of steps.jsonl; fields as `STEP_FIELDS` explains them."""
+
+    step: int
+    time: float
+    metrics: dict[str, float]
+    seconds: dict[str, float]
+
+
+class StatisticsLine(TypedDict):
+    """A line of group_statistics.jsonl."""
+
+    step: int
+    numbers: dict[str, float]
+
+
+class EventLine(TypedDict):
+    """A line of events.jsonl; fields as `EVENT_FIELDS` explains them."""
+
+    time: float
+    step: int | None
+    kind: str
+    message: str
+    details: dict[str, Any]
+
+
+class Event(EventLine):
+    """An event, and whether a later resume took out its step."""
+
+    void: bool
+
+
+class EvaluationLine(TypedDict):
+    """A line of evaluations.jsonl; fields as `EVALUATION_FIELDS` explains them."""
+
+    step: int
+    time: float
+    name: str
+    metrics: dict[str, float]
+    rows: int
+
 
 RUN_FIELDS = {
     "version": "version of the schema",
@@ -119,7 +163,7 @@ COMPLETION_LEVEL = ("completion", "tokens", "finish", "logprob", "total", "advan
 
 
 def record_folder(path: str | Path) -> Path:
-    """The record at or inside a path: the folder itself, or `record/` in the output directory of a run.
+    """Return the record at or inside a path: the folder itself, or `record/` in the output directory of a run.
 
     Raises:
         FileNotFoundError: there is no record; the message says what was looked for.

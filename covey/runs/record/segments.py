@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from covey.runs.record.jsonl import JsonLines, read_lines
+from covey.runs.record.jsonl import Json, JsonLines, read_lines
 from covey.runs.record.rows import table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SEGMENT_BYTES = 8 << 20
 
 
 class GroupFiles:
-    """Appends groups to the open segment and seals it when it is full."""
+    """The segments of a running run: groups are appended to the open one, which is sealed when it is full."""
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.folder = folder
@@ -33,11 +33,11 @@ class GroupFiles:
         tidy(folder)
         self._open = JsonLines(self._next_path())
 
-    def append(self, line: dict[str, Any]) -> None:
+    def append(self, line: Json) -> None:
         self._open.append(line)
 
     def seal_if_full(self) -> None:
-        """Called between steps, so that a step is never split over two segments."""
+        """Seal the open segment if it is full. Called between steps, so that a step is never split over two segments."""
         if self._open.size >= self.segment_bytes:
             self.seal()
 
@@ -71,7 +71,7 @@ class GroupFiles:
 def seal(path: Path) -> Path:
     """Write a segment of lines as Parquet, move it into place, delete the lines."""
     sealed = path.with_suffix(".parquet")
-    write_parquet(table(list(read_lines(path))), sealed)
+    write_parquet(table(read_lines(path)), sealed)
     path.unlink()
     return sealed
 
@@ -104,7 +104,7 @@ def tidy(folder: Path) -> None:
 
 
 def segment_paths(folder: Path) -> list[Path]:
-    """One path per segment in order: the Parquet file where there is one, else the lines."""
+    """Return one path per segment in order: the Parquet file where there is one, else the lines."""
     by_number: dict[str, Path] = {}
     for path in sorted(folder.glob("*.jsonl")) + sorted(folder.glob("*.parquet")):
         if path.stem.isdigit():
@@ -113,7 +113,7 @@ def segment_paths(folder: Path) -> list[Path]:
 
 
 def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """One segment as a table; `columns` that it does not have are left out.
+    """Return one segment as a table; `columns` that it does not have are left out.
 
     A segment that is sealed between listing and reading is read from its Parquet file.
     """
@@ -121,7 +121,7 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
     sealed = path.with_suffix(".parquet")
     if path.suffix == ".jsonl" and path.exists():
-        lines = list(read_lines(path))
+        lines = read_lines(path)
         if lines or not sealed.exists():
             rows = table(lines)
             return rows if columns is None else rows.select([c for c in columns if c in rows.column_names])
@@ -131,26 +131,22 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_groups(folder: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The segments of a folder in order; none for a folder that does not exist."""
+    """Yield the segments of a folder in order; none for a folder that does not exist."""
     for path in segment_paths(folder):
         yield read_segment(path, columns)
 
 
-def drop_after(folder: Path, step: int) -> int:
-    """Take out the groups of later steps; returns how many segments changed."""
-    tidy(folder)
-    return sum(_drop_after_in(path, step) for path in segment_paths(folder))
-
-
-def _drop_after_in(path: Path, step: int) -> bool:
+def drop_after(folder: Path, step: int) -> None:
+    """Take out the groups of later steps."""
     import pyarrow.compute as pc
 
-    steps = read_segment(path, ["step"])["step"]
-    if not len(steps) or pc.max(steps).as_py() <= step:
-        return False
-    if pc.min(steps).as_py() > step:
-        path.unlink()
-    else:
-        rows = read_segment(path)
-        write_parquet(rows.filter(pc.less_equal(rows["step"], step)), path)
-    return True
+    tidy(folder)
+    for path in segment_paths(folder):
+        steps = read_segment(path, ["step"])["step"]
+        if not len(steps) or pc.max(steps).as_py() <= step:
+            continue
+        if pc.min(steps).as_py() > step:
+            path.unlink()
+        else:
+            rows = read_segment(path)
+            write_parquet(rows.filter(pc.less_equal(rows["step"], step)), path)

@@ -12,14 +12,15 @@ from typing import Any
 
 from covey.runs.terminal.visible import visible
 
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 """One completion, as in completions.jsonl."""
+Cell = str | int | float | None
 NAME = "completions"
 CELL = 2000
 """Characters of a text in TensorBoard, which draws all of a table at once."""
 
 
-def send(callbacks: Iterable[Any], rows: Sequence[Row], step: int) -> None:
+def send(callbacks: Iterable[object], rows: Sequence[Row], step: int) -> None:
     """Give every logger among these callbacks a table of completions."""
     if not rows:
         return
@@ -33,7 +34,7 @@ def send(callbacks: Iterable[Any], rows: Sequence[Row], step: int) -> None:
 
 
 def printed(rows: Iterable[Row], step: int) -> Iterator[str]:
-    """Completions for the terminal, a line each; control characters are shown and not obeyed."""
+    """Yield completions for the terminal, a line each; control characters are shown and not obeyed."""
     for row in rows:
         yield f"Step {step}, reward {row['reward']}, advantage {row['advantage']:+.2f}, ended by {row['finish']}"
         for name in ("prompt", "completion"):
@@ -41,7 +42,7 @@ def printed(rows: Iterable[Row], step: int) -> Iterator[str]:
             yield f"  {name}: " + "\n    ".join(visible(line) for line in lines)
 
 
-def _to_wandb(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+def _to_wandb(callback: object, columns: list[str], cells: list[list[Cell]], step: int) -> None:
     import wandb
 
     # Values beside None in a column make one type with it only where mixed types are allowed.
@@ -49,7 +50,7 @@ def _to_wandb(callback: Any, columns: list[str], cells: list[list[Any]], step: i
     wandb.log({NAME: table, "train/global_step": step})
 
 
-def _to_trackio(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+def _to_trackio(callback: object, columns: list[str], cells: list[list[Cell]], step: int) -> None:
     import pandas
     import trackio
 
@@ -57,7 +58,7 @@ def _to_trackio(callback: Any, columns: list[str], cells: list[list[Any]], step:
     trackio.log({NAME: table, "train/global_step": step})
 
 
-def _to_mlflow(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+def _to_mlflow(callback: object, columns: list[str], cells: list[list[Cell]], step: int) -> None:
     import mlflow
 
     # One file per log: MLflow appends to a table by reading and writing all of it.
@@ -65,15 +66,15 @@ def _to_mlflow(callback: Any, columns: list[str], cells: list[list[Any]], step: 
     mlflow.log_table(data, artifact_file=f"{NAME}/step_{step:08d}.json")
 
 
-def _to_tensorboard(callback: Any, columns: list[str], cells: list[list[Any]], step: int) -> None:
+def _to_tensorboard(callback: Any, columns: list[str], cells: list[list[Cell]], step: int) -> None:
     if callback.tb_writer is not None:
-        lines = [columns, ["---"] * len(columns), *cells]
+        lines: list[Sequence[Cell]] = [columns, ["---"] * len(columns), *cells]
         text = "\n".join("| " + " | ".join(_markdown(value) for value in line) + " |" for line in lines)
         callback.tb_writer.add_text(NAME, text, step)
         callback.tb_writer.flush()
 
 
-SENDERS: dict[str, Callable[[Any, list[str], list[list[Any]], int], None]] = {
+SENDERS: dict[str, Callable[[Any, list[str], list[list[Cell]], int], None]] = {
     "WandbCallback": _to_wandb,
     "TrackioCallback": _to_trackio,
     "MLflowCallback": _to_mlflow,
@@ -81,14 +82,14 @@ SENDERS: dict[str, Callable[[Any, list[str], list[list[Any]], int], None]] = {
 }
 
 
-def _cell(value: Any) -> Any:
-    """Numbers and texts as they are, everything else (messages, lists) as JSON."""
+def _cell(value: object) -> Cell:
+    """Return numbers and texts as they are, everything else (messages, lists) as JSON."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _markdown(value: Any) -> str:
+def _markdown(value: Cell) -> str:
     text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)[:CELL]
     for sign, instead in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", ""), ("\n", "<br>")):
         text = text.replace(sign, instead)

@@ -1,4 +1,4 @@
-"""Writes the record of a run. Called by the trainer, from its main process.
+"""The record of a run, written by the trainer from its main process.
 
     writer = RunWriter.open(folder, settings=..., rewards={"accuracy": 1.0})
     statistics = writer.groups(step, scored_groups)
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from covey.errors import warn
 from covey.runs.record import schema, segments
@@ -32,7 +32,7 @@ from covey.runs.record.header import (
     settings_changes,
     write_header,
 )
-from covey.runs.record.jsonl import JsonLines
+from covey.runs.record.jsonl import Json, JsonLines
 from covey.runs.record.resume import drop_after, evaluation_file
 from covey.runs.record.rows import group_line, table
 from covey.types import Prompt, ScoredGroup
@@ -43,7 +43,7 @@ End = Literal["finished", "interrupted", "failed"]
 class RunWriter:
     """The open record of a running run. Make one with `RunWriter.open`."""
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], task_column: str) -> None:
+    def __init__(self, folder: Path, header: Json, task_column: str) -> None:
         self.folder = folder
         self.name = str(header["name"])
         self.weights = dict(header["rewards"])
@@ -64,18 +64,18 @@ class RunWriter:
         cls,
         folder: str | Path,
         *,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, object],
         rewards: Mapping[str, float],
         name: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        dataset: Mapping[str, Any] | None = None,
+        model: Mapping[str, object] | None = None,
+        dataset: Mapping[str, object] | None = None,
         plan: Sequence[tuple[str, str]] = (),
         max_steps: int | None = None,
         record_completions: str | float = "all",
         task_column: str = "task",
         resume_step: int | None = None,
-        environment: Mapping[str, Any] | None = None,
-        git: Mapping[str, Any] | None = None,
+        environment: Mapping[str, object] | None = None,
+        git: Mapping[str, object] | None = None,
     ) -> RunWriter:
         """Begin a record, or go on with one.
 
@@ -119,14 +119,14 @@ class RunWriter:
         return cls._begin(folder, header, task_column)
 
     @classmethod
-    def _begin(cls, folder: Path, header: dict[str, Any], task_column: str) -> RunWriter:
+    def _begin(cls, folder: Path, header: Json, task_column: str) -> RunWriter:
         write_header(folder, header)
         writer = cls(folder, header, task_column)
         writer.event("started", f"Run {header['name']!r} started.", **process_facts())
         return writer
 
     @classmethod
-    def _resume(cls, folder: Path, header: dict[str, Any], step: int, task_column: str) -> RunWriter:
+    def _resume(cls, folder: Path, header: Json, step: int, task_column: str) -> RunWriter:
         before = read_header(folder)
         header["started"] = before.get("started", header["started"])
         dropped = drop_after(folder, step)
@@ -166,7 +166,7 @@ class RunWriter:
         self._report_failures(step, groups, first)
         return statistics
 
-    def event(self, kind: str, message: str, step: int | None = None, **details: Any) -> None:
+    def event(self, kind: str, message: str, step: int | None = None, **details: object) -> None:
         """Record that something happened; kinds in `schema.EVENT_KINDS`."""
         record = {"time": time.time(), "step": step, "kind": kind, "message": message, "details": details}
         self._keep(lambda: self._lines[schema.EVENTS].append(record))
@@ -191,7 +191,7 @@ class RunWriter:
         self._keep(lambda: self._lines[schema.EVALUATIONS].append(record))
 
     def task(self, prompt: Prompt) -> str | None:
-        """The task of a prompt: what its row has in the task column."""
+        """Return the task of a prompt: the value of its row in the task column."""
         value = prompt.columns.get(self.task_column)
         return None if value is None else str(value)
 
@@ -202,25 +202,25 @@ class RunWriter:
             self._keep(file.sync)
         self._keep(self._groups.sync)
 
-    def close(self, end: End = "finished", message: str | None = None, **details: Any) -> None:
+    def close(self, end: End = "finished", message: str | None = None, **details: object) -> None:
         """Record how the run ended and close the files. A second call does nothing."""
         if self._is_closed:
             return
         self._report_losses()
-        self.event(end, message or f"Run {end}.", **details)
+        self.event(end, message or f"Run {end}.", None, **details)
         self._keep(self._groups.close)
         for file in self._lines.values():
             file.close()
         self._is_closed = True
 
     def _keeps_texts(self, key: str) -> bool:
-        """Drawn from the key alone, so that a resumed run records the same texts."""
+        """Return whether texts are kept, sampled from the key alone, so that a resumed run records the same ones."""
         if self.share >= 1.0:
             return True
         return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") < self.share * 2**64
 
-    def _keep(self, write: Callable[[], Any]) -> None:
-        """The boundary at which a record that cannot be written becomes a loss of lines, not the end of the run."""
+    def _keep(self, write: Callable[[], object]) -> None:
+        """Write, or count what is lost: a record that cannot be written is not the end of the run."""
         try:
             write()
         except OSError as error:
@@ -237,13 +237,13 @@ class RunWriter:
             lost, self._lost = self._lost, 0
             self.event("record", f"{lost} writes to the record failed.", lost=lost)
 
-    def _write_rows(self, name: str, step: int, lines: list[dict[str, Any]]) -> None:
+    def _write_rows(self, name: str, step: int, lines: list[Json]) -> None:
         folder = self.folder / schema.EVALUATION_ROWS
         folder.mkdir(exist_ok=True)
         segments.write_parquet(table(lines), folder / evaluation_file(name, step))
 
     def _report_failures(self, step: int, groups: Sequence[ScoredGroup], first: int) -> None:
-        """One event per reward and step: how often it failed, and the first failure in full."""
+        """Record one event per reward and step: how often it failed, and the first failure in full."""
         failures: dict[str, list[tuple[int, int, str]]] = {}
         for number, group in enumerate(groups, first):
             for name, column in group.scores.items():

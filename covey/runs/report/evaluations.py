@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from covey.runs.accuracy import compare_prompts, estimate_reward
 from covey.runs.record import schema, segments
+from covey.runs.record.jsonl import Json
 from covey.runs.record.reader import read_evaluations
 from covey.runs.record.resume import evaluation_file
 from covey.runs.report.curves import short
@@ -27,9 +27,9 @@ class Evaluations:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._outcomes: dict[tuple[str, int, float], dict[str, Outcomes]] = {}
-        self._entries: dict[tuple[str, int, float], dict[str, Any]] = {}
+        self._entries: dict[tuple[str, int, float], Json] = {}
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> list[Json]:
         """Return every evaluation in the order in which they were recorded."""
         lines = read_evaluations(self.folder)
         # An evaluation that was repeated, for example after a resume, has another time.
@@ -71,7 +71,7 @@ def read_outcomes(folder: Path, name: str, step: int) -> dict[str, Outcomes]:
     return found
 
 
-def measured(outcomes: Outcomes) -> dict[str, Any]:
+def measured(outcomes: Outcomes) -> Json:
     """Return the mean with its interval, and pass@k where outcomes are right or wrong and prompts have several."""
     found = estimate_reward(list(outcomes.values()))
     assert found is not None, "outcomes without a value are left out"
@@ -87,7 +87,7 @@ def measured(outcomes: Outcomes) -> dict[str, Any]:
     return entry
 
 
-def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
+def compare(before: Outcomes, after: Outcomes) -> Json:
     """Return a paired test on the prompts that both evaluations asked."""
     shared = sorted(set(before) & set(after))
     test = compare_prompts([before[row] for row in shared], [after[row] for row in shared]).test
@@ -97,9 +97,7 @@ def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tests(
-    reward: str, outcomes: Outcomes, before: Mapping[int, Mapping[str, Outcomes]]
-) -> list[dict[str, Any]]:
+def _tests(reward: str, outcomes: Outcomes, before: Mapping[int, Mapping[str, Outcomes]]) -> list[Json]:
     """Test against the first and the previous evaluation, and the best so far by the same reward."""
     known = {step: found[reward] for step, found in before.items() if reward in found}
     if not known:

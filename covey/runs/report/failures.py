@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from covey.runs.record.jsonl import Json
+from covey.runs.record.schema import Event
 
 _DETAIL = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?|'[^']*'|\"[^\"]*\"")
 
 MAX_KINDS = 200
 
 
-def failures(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One entry per reward and kind of error, the most frequent first.
+def failures(events: Iterable[Event]) -> list[Json]:
+    """Return one entry per reward and kind of error, the most frequent first.
 
     Errors are of one kind when their last lines agree but for numbers, addresses and quoted names.
     """
-    kinds: dict[tuple[str, str], dict[str, Any]] = {}
+    kinds: dict[tuple[str, str], Json] = {}
     for event in events:
-        if event["kind"] != "reward_failure" or event.get("void"):
+        if event["kind"] != "reward_failure" or event["void"]:
             continue
         details, step = event["details"], event["step"]
         error = str(details.get("error") or "")

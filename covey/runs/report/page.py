@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import time
 from collections import Counter
@@ -16,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from covey import __version__
 from covey.runs.record import schema
+from covey.runs.record.jsonl import Json
 from covey.runs.report.embed import Blobs, embed
 from covey.runs.report.summary import RunSummary
 from covey.runs.terminal.visible import visible
@@ -61,27 +62,27 @@ def write_report(
     return output
 
 
-def document(data: dict[str, Any]) -> str:
-    """The page with its data and without completions, as the live server gives it."""
+def document(data: Json) -> str:
+    """Return the page with its data and without completions, as the live server gives it."""
     return "".join(_document(data | _origin(), [], connect="'self'"))
 
 
 def policy(script: str, style: str, connect: str = "'none'") -> str:
-    """A Content-Security-Policy under which our script and style run, and nothing else."""
+    """Return a Content-Security-Policy under which our script and style run, and nothing else."""
     return (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; connect-src {connect}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element or begin another."""
+def script_json(value: object) -> str:
+    """Return JSON that can stand inside a script element: nothing in it can end the element or begin another."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 @cache
 def assets() -> tuple[str, str]:
-    """The script and the style of the page."""
+    """Return the script and the style of the page."""
     folder = resources.files("covey.runs.report").joinpath("page")
     names = sorted(entry.name for entry in folder.iterdir())
     parts = [folder.joinpath(name).read_text(encoding="utf-8") for name in names if name.endswith(".js")]
@@ -90,7 +91,7 @@ def assets() -> tuple[str, str]:
     return script, "\n".join(styles)
 
 
-def _embedded(run: RunSummary, max_bytes: int) -> tuple[dict[str, Any], list[Blobs]]:
+def _embedded(run: RunSummary, max_bytes: int) -> tuple[Json, list[Blobs]]:
     """Return a run's summary with the facts of its sources, and their blobs in the same order."""
     summary = run.data()
     held: list[Blobs] = []
@@ -105,15 +106,13 @@ def _embedded(run: RunSummary, max_bytes: int) -> tuple[dict[str, Any], list[Blo
     return summary, held
 
 
-def _document(
-    data: dict[str, Any], blobs: Sequence[Sequence[Blobs]], connect: str = "'none'"
-) -> Iterator[str]:
+def _document(data: Json, blobs: Sequence[Sequence[Blobs]], connect: str = "'none'") -> Iterator[str]:
     script, style = assets()
     title = " · ".join(run["name"] for run in data["runs"][:3]) or "Covey"
     yield "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style, connect)}">\n'
     yield '<meta name=viewport content="width=device-width, initial-scale=1">\n<meta name=referrer content=no-referrer>\n'
-    yield f"<title>{_escape(visible(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    yield f"<title>{html.escape(visible(title), quote=False)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
     yield '<noscript>This report draws itself with JavaScript, which is switched off.</noscript>\n<div id="app"></div>\n'
     yield f'<script type="application/json" id="data">{script_json(data)}</script>\n'
     for number, held in enumerate(blobs):
@@ -126,15 +125,9 @@ def _document(
     yield f"<script>{script}</script>\n</body>\n</html>\n"
 
 
-def _origin() -> dict[str, Any]:
+def _origin() -> Json:
     return {"version": __version__, "written": time.time()}
 
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _escape(text: str) -> str:
-    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(character, entity)
-    return text

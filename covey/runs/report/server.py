@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from covey.runs.record import schema
+from covey.runs.record.jsonl import Json
 from covey.runs.report.page import assets, document, policy
 from covey.runs.report.source import CompletionSource, as_json
 from covey.runs.report.summary import RunSummary, record_version
@@ -74,7 +75,7 @@ class ReportServer(ThreadingHTTPServer):
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Json:
         """Return the data of the page, without completions."""
         stamp = self.stamp()  # before reading: what comes in meanwhile is news for the next question
         return {"runs": [run.data() for run in self.runs], "live": True, "stamp": stamp}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from covey.runs.hints.watch import begin_watch, replay, stride_for
 from covey.runs.record import schema
 from covey.runs.record.header import read_header
-from covey.runs.record.jsonl import Tail, finite
+from covey.runs.record.jsonl import Json, Tail, finite
 from covey.runs.record.reader import read_events, run_state
 from covey.runs.report.curves import curves
 from covey.runs.report.evaluations import Evaluations
@@ -28,11 +27,11 @@ class RunSummary:
         self.folder = folder
         self.sources: list[CompletionSource] = []
         self._evaluations = Evaluations(folder)
-        self._data: dict[str, Any] = {}
+        self._data: Json = {}
         self._version: object = None
         self._begin()
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Json:
         """Return the summary of now, made anew only when the record has changed; reads the sources too."""
         version = record_version(self.folder)
         if version != self._version:
@@ -40,7 +39,7 @@ class RunSummary:
             self._version = version
         return self._data
 
-    def _read_all(self) -> dict[str, Any]:
+    def _read_all(self) -> Json:
         self._read()
         self._refresh_sources()
         header, events = read_header(self.folder), read_events(self.folder)
@@ -77,23 +76,27 @@ class RunSummary:
             source.refresh()
 
     def _begin(self) -> None:
-        names = (schema.STEPS, schema.STATISTICS, schema.EVALUATIONS)
-        self._tails = {name: Tail(self.folder / name) for name in names}
-        self._lines: list[dict[str, Any]] = []
+        self._steps = Tail[schema.StepLine](self.folder / schema.STEPS)
+        self._statistics = Tail[schema.StatisticsLine](self.folder / schema.STATISTICS)
+        self._evaluated = Tail[schema.EvaluationLine](self.folder / schema.EVALUATIONS)
+        self._lines: list[schema.StepLine] = []
         self._numbers: dict[int, dict[str, float]] = {}
         self._watch = begin_watch(self.folder)
 
     def _read(self) -> None:
-        new = {name: tail.read() for name, tail in self._tails.items()}
-        if any(tail.restarts for tail in self._tails.values()):  # a resume took steps out
-            self._begin()
-            new = {name: tail.read() for name, tail in self._tails.items()}
-        steps = new[schema.STEPS]
+        steps, statistics, evaluations = self._steps.read(), self._statistics.read(), self._evaluated.read()
+        if any(tail.restarts for tail in (self._steps, self._statistics, self._evaluated)):
+            self._begin()  # a resume took steps out
+            steps, statistics, evaluations = (
+                self._steps.read(),
+                self._statistics.read(),
+                self._evaluated.read(),
+            )
         if not self._lines:
             self._watch = begin_watch(self.folder, len(steps))
         self._lines += steps
-        self._numbers |= {line["step"]: line["numbers"] for line in new[schema.STATISTICS]}
-        replay(self._watch, steps, self._numbers, new[schema.EVALUATIONS], stride_for(len(steps)))
+        self._numbers |= {line["step"]: line["numbers"] for line in statistics}
+        replay(self._watch, steps, self._numbers, evaluations, stride_for(len(steps)))
 
 
 def record_version(folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -92,8 +92,13 @@ class Display:
         """Take in the metrics of a step, and the groups of which completions are shown."""
         self._pace.tick(self._clock(), step)
         self._step = step
-        self._metrics |= {"num_tokens/step": _step_tokens(self._metrics, metrics), **metrics}
-        for name in self._shown(metrics):
+        # num_tokens counts those of the whole run.
+        tokens = max(0.0, metrics.get("num_tokens", 0.0) - self._metrics.get("num_tokens", 0.0))
+        self._metrics |= {"num_tokens/step": tokens, **metrics}
+        means = [m for m in metrics if m.startswith("rewards/") and m.endswith("/mean")]
+        tasks = [m for m in metrics if m.startswith("tasks/") and m.endswith("/reward")]
+        shown = ["reward", *means, *tasks, *(name for _, name, _ in _PROCESS_ROWS)]
+        for name in (name for name in shown if name in metrics):
             self._curves.setdefault(name, Curve()).add(metrics[name])
         self._groups = groups or self._groups
         if self._live is None:
@@ -117,7 +122,7 @@ class Display:
             self._live = None
 
     def line(self) -> str:
-        """The last step in one short line."""
+        """Return the last step in one short line."""
         of = f"/{self.max_steps}" if self.max_steps else ""
         parts = [f"step {self._step}{of}"]
         for label, name in (
@@ -135,12 +140,15 @@ class Display:
         return "  ".join(parts + ([f"{duration(left)} left"] if left is not None else []))
 
     def render(self, width: int | None = None, height: int | None = None) -> RenderableType:
-        """The whole picture for a terminal of that size."""
+        """Return the whole picture for a terminal of that size."""
         width = width or self.console.width
         height = height or self.console.height
         parts = [self._headline(width), Text(), self._numbers(width), Text(), self._phases(width)]
         if self._hint:
-            parts += [Text(), _labelled("hint", Text(self._hint, style="yellow"))]
+            row = Table.grid(padding=(0, 2))
+            row.add_column(style="bright_black")
+            row.add_row("hint", Text(self._hint, style="yellow"))
+            parts += [Text(), row]
         used = sum(len(self.console.render_lines(p, self.console.options.update(width=width))) for p in parts)
         parts += self._samples(width, height - used - 2)
         return Group(*parts)
@@ -153,14 +161,12 @@ class Display:
         self._live.update(self.render(), refresh=True)
         self._next_draw = self._clock() + (self._clock() - begin) / BUDGET
 
-    def _shown(self, metrics: Mapping[str, float]) -> list[str]:
-        means = [m for m in metrics if m.startswith("rewards/") and m.endswith("/mean")]
-        tasks = [m for m in metrics if m.startswith("tasks/") and m.endswith("/reward")]
-        wanted = ["reward", *means, *tasks, *(name for _, name, _ in _PROCESS_ROWS)]
-        return [name for name in wanted if name in metrics]
-
     def _reward_names(self) -> list[str]:
-        found = [n.split("/", 1)[1].rsplit("/", 1)[0] for n in self._metrics if _is_reward_mean(n)]
+        found = [
+            n.removeprefix("rewards/").removesuffix("/mean")
+            for n in self._metrics
+            if n.startswith("rewards/") and n.endswith("/mean")
+        ]
         return list(dict.fromkeys([*(r for r in self._rewards if r in found), *found]))
 
     def _headline(self, width: int) -> RenderableType:
@@ -186,7 +192,14 @@ class Display:
         wide = width >= WIDE
         # Label, number and gaps of a column leave this much for its curve.
         spark = max(6, min(32, (width // 2 if wide else width) - 36))
-        rewards, process = self._reward_rows(spark), self._process_rows(spark)
+        rewards, process = _rows(), _rows()
+        self._row(rewards, "reward", "reward", number, spark, "bold green")
+        for name in self._reward_names():
+            self._row(rewards, name, f"rewards/{name}/mean", number, spark, "green")
+        for metric in (m for m in self._curves if m.startswith("tasks/")):
+            self._row(rewards, f"task {metric.split('/')[1]}", metric, number, spark, "cyan")
+        for label, metric, form in _PROCESS_ROWS:
+            self._row(process, label, metric, form, spark, "bright_black")
         if not wide:
             return Group(rewards, Text(), process)
         both = Table.grid(expand=True, padding=(0, 2))
@@ -194,21 +207,6 @@ class Display:
         both.add_column(ratio=1)
         both.add_row(rewards, process)
         return both
-
-    def _reward_rows(self, spark: int) -> Table:
-        rows = _rows()
-        self._row(rows, "reward", "reward", number, spark, "bold green")
-        for name in self._reward_names():
-            self._row(rows, name, f"rewards/{name}/mean", number, spark, "green")
-        for metric in (m for m in self._curves if m.startswith("tasks/")):
-            self._row(rows, f"task {metric.split('/')[1]}", metric, number, spark, "cyan")
-        return rows
-
-    def _process_rows(self, spark: int) -> Table:
-        rows = _rows()
-        for label, metric, form in _PROCESS_ROWS:
-            self._row(rows, label, metric, form, spark, "bright_black")
-        return rows
 
     def _row(
         self, rows: Table, label: str, metric: str, form: Callable[[float], str], spark: int, style: str
@@ -247,7 +245,7 @@ class Display:
         return Group(first, words)
 
     def _samples(self, width: int, room: int) -> list[RenderableType]:
-        """The best completion of each of two groups, or of one where there is little room."""
+        """Return the best completion of each of two groups, or of one where there is little room."""
         count = min(2 if room >= 8 else 1 if room >= 3 else 0, len(self._groups))
         apart = len(self._groups) // 2
         shown = [self._groups[(self._step + n * apart) % len(self._groups)] for n in range(count)]
@@ -288,15 +286,6 @@ class _Pace:
         return max(0.0, (max_steps - self._marks[-1][0]) * per_step)
 
 
-def _is_reward_mean(name: str) -> bool:
-    return name.startswith("rewards/") and name.endswith("/mean")
-
-
-def _step_tokens(before: Mapping[str, float], now: Mapping[str, float]) -> float:
-    """Tokens of the last step; `num_tokens` counts those of the whole run."""
-    return max(0.0, now.get("num_tokens", 0.0) - before.get("num_tokens", 0.0))
-
-
 def _rows() -> Table:
     rows = Table.grid(padding=(0, 1))
     rows.add_column(min_width=22)
@@ -305,15 +294,8 @@ def _rows() -> Table:
     return rows
 
 
-def _labelled(label: str, text: Text) -> Table:
-    row = Table.grid(padding=(0, 2))
-    row.add_column(style="bright_black")
-    row.add_row(label, text)
-    return row
-
-
 def _lines(text: str, width: int, count: int) -> str:
-    """The first lines of a text, each cut to the width."""
+    """Return the first lines of a text, each cut to the width."""
     kept = [line.expandtabs(4) for line in visible(text[: 8 * width * count]).split("\n") if line.strip()]
     cut = [line if len(line) <= width else line[: width - 1] + "…" for line in kept[:count]]
     return "\n".join(f"  {line}" for line in cut)

@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """About three digits: 0.0041, 0.812, 12.4, 1,284, 3.2e-07."""
+    """Return about three digits: 0.0041, 0.812, 12.4, 1,284, 3.2e-07."""
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
@@ -19,7 +19,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in [0, 1]: 0 %, <0.1 %, 0.4 %, 12 %."""
+    """Return a share in [0, 1] as text: 0 %, <0.1 %, 0.4 %, 12 %."""
     value = 100 * share
     if 0 < value < 0.05:
         return "<0.1 %"
@@ -27,7 +27,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Two units at most: 0.82 s, 14 s, 3 min 20 s, 2 h 05 min, 4 d 3 h."""
+    """Return two units at most: 0.82 s, 14 s, 3 min 20 s, 2 h 05 min, 4 d 3 h."""
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
     whole = round(seconds)

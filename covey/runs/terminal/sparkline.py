@@ -35,30 +35,26 @@ class Curve:
             self._stride *= 2
 
     def points(self) -> list[float]:
-        """The means so far; the last one of fewer steps where the count is uneven."""
+        """Return the means so far; the last one of fewer steps where the count is uneven."""
         return [*self._means, sum(self._open) / len(self._open)] if self._open else list(self._means)
 
 
 def sparkline(
     values: Sequence[float], width: int, low: float | None = None, high: float | None = None
 ) -> str:
-    """Values as bars from `low` to `high` (by default their own range), at most `width` characters.
+    """Return values as bars from `low` to `high` (by default their own range), at most `width` characters.
 
     More values than characters are averaged in equal parts; a range of nothing is drawn as a low line.
     """
     if not values or width < 1:
         return ""
-    points = _fit(values, width)
+    points = list(values)
+    if len(points) > width:
+        edges = [round(i * len(points) / width) for i in range(width + 1)]
+        points = [sum(points[a:b]) / (b - a) for a, b in pairwise(edges)]
     low = min(points) if low is None else low
     high = max(points) if high is None else high
     if high - low <= 1e-12 * max(abs(high), abs(low), 1e-300):
         return BARS[0] * len(points)
     top = len(BARS) - 1
     return "".join(BARS[min(top, max(0, round((p - low) / (high - low) * top)))] for p in points)
-
-
-def _fit(values: Sequence[float], width: int) -> list[float]:
-    if len(values) <= width:
-        return list(values)
-    edges = [round(i * len(values) / width) for i in range(width + 1)]
-    return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""Makes visible what a text hides. Completions are hostile input: terminals obey escape codes, readers trust what they see.
+"""Hidden characters of a text, made visible. Completions are hostile input: terminals obey escape codes, readers trust what they see.
 
 Control characters, marks that turn the direction of writing, characters of no width, tags and lone surrogates become
 visible. Newlines and tabs stay; letters of any script stay.
@@ -20,49 +20,20 @@ _HIDDEN = re.compile(
 )
 
 
-_CONTROLS = [
-    "NUL",
-    "SOH",
-    "STX",
-    "ETX",
-    "EOT",
-    "ENQ",
-    "ACK",
-    "BEL",
-    "BS",
-    "TAB",
-    "LF",
-    "VT",
-    "FF",
-    "CR",
-    "SO",
-    "SI",
-    "DLE",
-    "DC1",
-    "DC2",
-    "DC3",
-    "DC4",
-    "NAK",
-    "SYN",
-    "ETB",
-    "CAN",
-    "EM",
-    "SUB",
-    "ESC",
-    "FS",
-    "GS",
-    "RS",
-    "US",
-]
+_CONTROLS = (
+    "NUL", "SOH", "STX", "ETX", "EOT", "ENQ", "ACK", "BEL", "BS", "TAB", "LF", "VT", "FF", "CR", "SO", "SI",
+    "DLE", "DC1", "DC2", "DC3", "DC4", "NAK", "SYN", "ETB", "CAN", "EM", "SUB", "ESC", "FS", "GS", "RS", "US",
+)  # fmt: skip
+"""Names of the characters from U+0000 to U+001F."""
 
 
 def visible(text: str) -> str:
-    """The text with everything hidden made visible: `⟨ESC⟩` for control characters, `⟨U+202E⟩` for all others."""
+    """Return the text with everything hidden made visible: `⟨ESC⟩` for control characters, `⟨U+202E⟩` for all others."""
     return _HIDDEN.sub(lambda match: _picture(match.group()), text)
 
 
 def excerpt(text: str, length: int) -> str:
-    """The start of a text on one line, at most `length` characters, everything hidden made visible."""
+    """Return the start of a text on one line, at most `length` characters, everything hidden made visible."""
     start = visible(" ".join(text[: 4 * length].split()))
     return start if len(start) <= length else start[: max(0, length - 1)] + "…"
 

@@ -24,7 +24,7 @@ def test_a_run_is_found_by_its_output_directory_or_its_record(tmp_path):
 
 def test_a_record_of_a_newer_version_is_refused(tmp_path):
     folder = write_run(tmp_path / "record", SHORT)
-    header = next(read_lines(folder / "run.json"))
+    header = read_lines(folder / "run.json")[0]
     (folder / "run.json").write_bytes(encode(header | {"version": 99}))
     with pytest.raises(ValueError, match="version 99"):
         covey.runs.open(folder)

@@ -228,7 +228,7 @@ def test_files_cut_at_any_byte_are_readable_and_can_be_resumed(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from covey.runs import segments
+from covey.runs.record import segments
 from tests.runs.synthetic import Story, open_writer, record_step
 segments.GroupFiles.__init__.__defaults__ = (6_000,)
 story = Story(steps=100_000, prompts_per_step=2, group_size=2)
