@@ -194,11 +194,12 @@ def column_names(rows: Any) -> list[str] | None:
     return None
 
 
-def task_names(dataset: Any, column: str) -> list[str]:
+def task_names(dataset: object, column: str) -> list[str]:
     """Return the tasks of a map-style dataset; none where it has no such column, or more values than tasks can be."""
     if dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
         return []
-    values = dataset[column] if hasattr(dataset, "column_names") else [row.get(column) for row in dataset]
+    rows: Any = dataset
+    values = rows[column] if hasattr(dataset, "column_names") else [row.get(column) for row in rows]
     names = sorted({str(value) for value in values if value is not None})
     return names if len(names) <= MOST_TASKS else []
 
