@@ -1,4 +1,4 @@
-"""Warns of the first failure of each reward, and stops a run whose rewards have stopped working."""
+"""Watch over the failures of rewards: warns of the first of each, and stops a run whose rewards have stopped working."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ class Mixture(Sequence[Reward]):
         rewards: functions, coroutine functions, callables, or `reward(...)`.
         task_column: the column that `tasks` and weights by task look at.
         name: the total's name in metrics, where the mixture is used as a plain function.
-        on_error: for rewards that do not say it themselves.
+        on_error: for rewards that have none of their own.
         max_failure_rate: stop when a reward failed on a larger share of the last `window` samples.
         min_coverage: stop when a smaller share of the last `window` samples was scored by any reward.
         window: samples over which the two are looked at.
-        unscored: what a row that no reward applies to is to `check`: an `error`, or fine (`ignore`).
+        unscored: whether a row that no reward applies to is an `error` to `check_rewards`, or fine (`ignore`).
         cache: keep scores of pure rewards between batches: True for memory, a path for a file that outlives the run.
 
     Raises:
@@ -161,7 +161,7 @@ class Mixture(Sequence[Reward]):
             weights: weights that replace those of the rewards, by name.
 
         Raises:
-            RewardError: a reward raised or broke the contract and does not say otherwise, or the share of failures or of
+            RewardError: a reward raised or broke the contract and has no other `on_error`, or the share of failures or of
                 unscored samples is too large.
         """
         table = score_batch(self.rewards, batch, self.task_column, self.cache, weights)

@@ -12,7 +12,7 @@ from covey.errors import RewardError
 from covey.rewards.schedules import Weight
 
 Where = Literal["inline", "thread", "process", "sandbox"]
-"""Where a reward runs, which decides what a deadline can mean.
+"""Place that a reward runs in, which decides what a deadline can mean.
 
 `inline`   in the trainer's own thread. It cannot be interrupted, so it takes no deadline
 `thread`   in a thread. At the deadline it is given up: its result is dropped, but it runs on
@@ -59,7 +59,7 @@ class RewardOptions:
     optional: bool = False
     """A failure drops only this reward, not the sample."""
     pure: bool = False
-    """Depends on the row and its completion alone, and always says the same: equal samples are scored once."""
+    """Depends on the row and its completion alone, and always returns the same: equal samples are scored once."""
 
     @classmethod
     def of(cls, name: str, **given: Any) -> RewardOptions:

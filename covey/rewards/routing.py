@@ -95,7 +95,7 @@ def _column(batch: RewardBatch, name: str, reward: Reward, option: str) -> Seque
 
 
 def _holds(reward: Reward, when: Callable[[Row], bool], batch: RewardBatch, row: int) -> bool:
-    """Return what the predicate `when` says of a row."""
+    """Return the value of the predicate `when` for a row."""
     seen = {name: values[row] for name, values in batch.columns.items()}
     if batch.prompts:
         seen["prompt"] = batch.prompts[row]

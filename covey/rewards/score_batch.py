@@ -1,4 +1,4 @@
-"""Scores one batch with every reward: routes, gates, calls side by side, one table at the end."""
+"""One batch scored with every reward: routes, gates, calls side by side, one table at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def score_batch(
         weights: weights that replace those of the rewards, by name.
 
     Raises:
-        RewardError: a reward raised or broke the contract, and does not say otherwise.
+        RewardError: a reward raised or broke the contract, and has no other `on_error`.
     """
     done: dict[str, _RewardRun] = {}
     notes = Notes(len(batch))

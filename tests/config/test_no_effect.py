@@ -147,7 +147,7 @@ NAMES_OF_TRL = [
 @pytest.mark.parametrize(("alias", "value", "other"), NAMES_OF_TRL)
 def test_names_of_trl_act(alias, value, other):
     assert getattr(settings(**{alias: value}), ALIASES[alias]) == value
-    assert settings(**{alias: value, ALIASES[alias]: value})[ALIASES[alias]] == value
+    assert getattr(settings(**{alias: value, ALIASES[alias]: value}), ALIASES[alias]) == value
     with pytest.raises(
         ConfigError, match=f"{alias}={value!r} and {ALIASES[alias]}={other!r} are the same setting"
     ):

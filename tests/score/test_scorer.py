@@ -5,7 +5,7 @@ import math
 import pytest
 
 from covey.metrics import merge
-from covey.rewards.contract import Reward
+from covey.rewards.contract import Reward, reward
 from covey.rewards.mixture import Mixture
 from covey.score.estimators import estimator
 from covey.score.score_metrics import completion_metrics
@@ -153,3 +153,30 @@ def test_estimators_see_the_lengths(group):
     s.estimate = estimator("opo")
     (scored,), _ = score(s, [group("a", "bcd")])
     assert scored.advantages == pytest.approx((0.75, -0.25))
+
+
+def test_weights_by_task_go_with_their_groups(group):
+    rewards = Mixture(
+        reward(numbers("f", 1, 0, 1, 0), weight={"a": 2.0, "*": 0.5}),
+        reward(numbers("g", 1, 1), tasks="b"),
+    )
+    s = Scorer(rewards, None, estimator("grpo", "normalize_then_sum", "group"))
+    groups = [group("a", "b", task="a"), group("c", "d", task="b")]
+    (one, two), metrics = score(s, groups)
+    assert one.weights == {"f": 2.0, "g": 1.0} and two.weights == {"f": 0.5, "g": 1.0}
+    assert one.totals == (2.0, 0.0) and two.totals == (1.5, 1.0)
+    # each normalised in its group: ±0.70701, times 2 and 0.5; whitened over ±1.41402, ±0.35350 (deviation 1.19007)
+    assert one.advantages == pytest.approx((1.18808, -1.18808), abs=2e-5)
+    assert two.advantages == pytest.approx((0.29702, -0.29702), abs=2e-5)
+    assert metrics["rewards/g/advantage_share"].value == 0.0
+
+
+def test_a_rank_without_groups_takes_part(group):
+    def on_rank(rank, gather):
+        values = (1, 0) if rank == 0 else ()
+        s = scorer([1], numbers("f", *values), gather=gather, rank=rank)
+        return score(s, [group("a", "b")] if rank == 0 else [])
+
+    (alone, _), (nothing, metrics) = on_ranks(2, on_rank)
+    assert alone[0].advantages == pytest.approx((0.70701, -0.70701), abs=1e-5)
+    assert nothing == [] and metrics["reward"].value is None and metrics["rewards/f/count"].value == 0

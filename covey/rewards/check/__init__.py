@@ -1,1 +1,1 @@
-"""The parts of `covey.rewards.check.run`: what is tried, what is measured, what is reported."""
+"""Checks of rewards before a run: right answers, attacks, repeats, order, threads, times."""

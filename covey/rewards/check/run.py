@@ -1,4 +1,4 @@
-"""Tries a mixture out before a run: which rows are scored, what right answers get, what attacks get, how long it takes.
+"""Check of a mixture before a run: rows that are scored, values of right answers and of attacks, seconds.
 
 No GPU and no trainer. Completions come from a file, from a function that samples them, or are made up: right answers, and
 right answers of other rows.

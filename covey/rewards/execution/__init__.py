@@ -1,1 +1,1 @@
-"""How a reward is called: where it runs, what a deadline means there, and what happens when it goes wrong."""
+"""Calls of rewards: places that they run in, deadlines there, and what becomes of faults."""

@@ -1,5 +1,7 @@
-"""Where a reward can run, other than inline. Each executor takes a reward, a batch and notes, and returns what the function
-returned."""
+"""Executors of rewards that do not run inline: event loop, thread, process, sandbox.
+
+Each takes a reward, a batch and notes, and returns the result of the function.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong in a call."""
+"""Faults of a call."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class CallLost(Exception):
 
 
 FAULTS = (Exception, SystemExit)
-"""What a reward may raise. `sys.exit()` in a reward must not end the run as if it had succeeded; Ctrl-C must."""
+"""Exceptions that a reward may raise. `sys.exit()` in a reward must not end the run as if it had succeeded; Ctrl-C must."""

@@ -24,7 +24,7 @@ CODE = "from covey.rewards.execution.process_inside import call, load"
 
 
 Call = Callable[[RewardBatch, Notes, float], object]
-"""Batch, notes and a deadline in seconds → what the function returned."""
+"""Batch, notes and a deadline in seconds → the result of the function."""
 
 
 def call_in_process(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
@@ -62,7 +62,7 @@ class Worker:
         weakref.finalize(reward, self._session.close)
 
     def call(self, reward: Reward, batch: RewardBatch, notes: Notes, seconds: float) -> object:
-        """Return what the function returns for a batch.
+        """Return the result of the function for a batch.
 
         Raises:
             CallTimeout, CallLost: or what the function raised.

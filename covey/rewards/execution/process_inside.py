@@ -1,4 +1,4 @@
-"""Runs in a reward's own process: holds its function and calls it."""
+"""Code of a reward's own process: holds its function and calls it."""
 
 from __future__ import annotations
 

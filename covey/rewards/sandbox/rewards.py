@@ -20,7 +20,6 @@ from covey.rewards.sandbox.grade import (
     AssertsJob,
     Call,
     CallsJob,
-    Grade,
     Job,
     RunStatus,
     StdioJob,
@@ -83,8 +82,13 @@ class _CodeReward:
             )
             for status in (*get_args(RunStatus), "no_code"):
                 log_metric(f"code/{status}_share", counts[status] / sum(applies))
-        scores = {i: self._score(grade) for i, grade in grades.items()}
-        return [scores.get(i, 0.0) if applies[i] else None for i in range(len(codes))]
+        scores: list[float | None] = [0.0 if is_judged else None for is_judged in applies]
+        for i, grade in grades.items():
+            if grade.status in OUR_FAULTS:
+                scores[i] = Failure(grade.detail)
+            else:
+                scores[i] = grade.passed_share if self.scoring == "share" else float(grade.status == "ok")
+        return scores
 
     def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
         """Return the job of one completion.
@@ -97,11 +101,6 @@ class _CodeReward:
             RewardError: the row's tests are none.
         """
         raise NotImplementedError
-
-    def _score(self, grade: Grade) -> float:
-        if grade.status in OUR_FAULTS:
-            return Failure(grade.detail)
-        return grade.passed_share if self.scoring == "share" else float(grade.status == "ok")
 
 
 class CallTests(_CodeReward):
@@ -130,18 +129,17 @@ class CallTests(_CodeReward):
         self.entry_point = entry_point
 
     def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
-        tests = _listed(row[self.tests], self.__name__)
-        return CallsJob(code, tuple(self._call(test, row) for test in tests))
-
-    def _call(self, test: object, row: Mapping[str, Any]) -> Call:
-        if not isinstance(test, Mapping) or "args" not in test or "expected" not in test:
-            raise _bad_test(self.__name__, test, '{"args": [...], "expected": value}')
-        name = test.get("name") or row.get(self.entry_point)
-        if not isinstance(name, str):
-            raise RewardError(
-                f"Reward {self.__name__!r}: a test names no function, and the row has no {self.entry_point!r}: {test!r}."
-            )
-        return Call(name, tuple(test["args"]), test["expected"], dict(test.get("kwargs") or {}))
+        calls = []
+        for test in _listed(row[self.tests], self.__name__):
+            if not isinstance(test, Mapping) or "args" not in test or "expected" not in test:
+                raise _bad_test(self.__name__, test, '{"args": [...], "expected": value}')
+            name = test.get("name") or row.get(self.entry_point)
+            if not isinstance(name, str):
+                raise RewardError(
+                    f"Reward {self.__name__!r}: a test names no function, and the row has no {self.entry_point!r}: {test!r}."
+                )
+            calls.append(Call(name, tuple(test["args"]), test["expected"], dict(test.get("kwargs") or {})))
+        return CallsJob(code, tuple(calls))
 
 
 class StdioTests(_CodeReward):

@@ -106,7 +106,12 @@ class _Streams:
                 if number == 3:
                     break
                 if number == 0:
-                    stdin = self._feed(stdin)
+                    try:
+                        stdin = stdin[os.write(self.ours[0], stdin[:65_536]) :]
+                    except BlockingIOError:
+                        pass
+                    except OSError:  # a program that does not read is not to blame
+                        stdin = b""
                     still_open = bool(stdin)
                 else:
                     still_open = self._read(number)
@@ -126,15 +131,6 @@ class _Streams:
             for key, _ in selector.select(left):
                 if key.fd in (*self.ours.values(),) or key.data == 3:
                     yield key.data
-
-    def _feed(self, stdin: bytes) -> bytes:
-        """Write what fits; return what is left. A program that does not read is not to blame."""
-        try:
-            return stdin[os.write(self.ours[0], stdin[:65_536]) :]
-        except BlockingIOError:
-            return stdin
-        except OSError:
-            return b""
 
     def _read(self, number: int) -> bool:
         """Read what there is; return whether there may be more."""

@@ -67,7 +67,13 @@ class Graphs:
         """
         key = (len(tokens), *step.lengths)
         if key not in self.captured:
-            self.captured[key] = self._capture(tokens, step)
+            inputs, results = tokens.clone(), self.results[: len(tokens)]
+            masks = [None if mask is None else mask.clone() for mask in step.masks]
+            fixed = replace(step, offsets=step.offsets.clone(), positions=step.positions.clone(), masks=masks)
+            replay, logits, self.memory = capture(
+                lambda: results.copy_(self.model.logits(self.model.step(inputs, fixed))), self.memory
+            )
+            self.captured[key] = CapturedStep(inputs, fixed, logits, replay)
         graph = self.captured[key]
         graph.tokens.copy_(tokens)
         graph.step.offsets.copy_(step.offsets)
@@ -77,16 +83,6 @@ class Graphs:
             static.copy_(mask)
         graph.replay()
         return graph.logits
-
-    def _capture(self, tokens: Tensor, step: DecodeStep) -> CapturedStep:
-        tokens = tokens.clone()
-        masks = [None if mask is None else mask.clone() for mask in step.masks]
-        step = replace(step, offsets=step.offsets.clone(), positions=step.positions.clone(), masks=masks)
-        results = self.results[: len(tokens)]
-        replay, logits, self.memory = capture(
-            lambda: results.copy_(self.model.logits(self.model.step(tokens, step))), self.memory
-        )
-        return CapturedStep(tokens, step, logits, replay)
 
 
 def capture(

@@ -204,7 +204,11 @@ class NativeEngine:
             return None
         is_checked = self._checked is not None and self._checked() is policy
         if self.weights is None and not is_checked:
-            self._unsupported = unsupported_reason(policy) or self._unsupported_dtype(policy)
+            self._unsupported = unsupported_reason(policy)
+            if self._unsupported is None:
+                dtype, kind = self.dtype or self._policy_dtype(policy), next(policy.parameters()).device.type
+                if dtype not in (torch.float32, torch.bfloat16) and (kind == "cpu" or dtype != torch.float16):
+                    self._unsupported = f"{dtype} on {kind} is not one of its dtypes"
             if self._unsupported is not None and self.path == "fast":
                 raise EngineError(
                     f"The fast path cannot decode this policy: {self._unsupported}. Set path='auto'."
@@ -220,11 +224,6 @@ class NativeEngine:
         if self.weights is None:
             self._refuse_shards(policy)
         return self.weights
-
-    def _unsupported_dtype(self, policy: nn.Module) -> str | None:
-        dtype, device = self.dtype or self._policy_dtype(policy), next(policy.parameters()).device
-        known = (torch.float32, torch.bfloat16, *([] if device.type == "cpu" else [torch.float16]))
-        return None if dtype in known else f"{dtype} on {device.type} is not one of its dtypes"
 
     def _refuse_shards(self, policy: nn.Module) -> None:
         """Raise where the weights are sharded.

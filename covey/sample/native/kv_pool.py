@@ -49,9 +49,10 @@ class KvPool:
         self.owners: list[int | None] = [None] * fixed_slots
         self.slots: dict[int, int] = {}
         """Owner → slot."""
-        self.keys = [torch.zeros(0, 0, 0, 0)] * format.layers
+        nothing = torch.zeros(0, 0, 0, 0, dtype=format.dtype, device=format.device)
+        self.keys = [nothing] * format.layers
         """Per layer, shape (slots, heads, capacity, head_dim), the last two exchanged where `keys_transposed`."""
-        self.values = [torch.zeros(0, 0, 0, 0)] * format.layers
+        self.values = [nothing] * format.layers
         """Per layer, shape (slots, heads, capacity, head_dim)."""
         self._reallocate()
 

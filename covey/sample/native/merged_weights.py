@@ -52,7 +52,9 @@ def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
     names = [n for n in module.active_adapters if n in has and n not in module.merged_adapters]
     if not names:
         return weight, bias
-    if not all(_is_plain_lora(module, name) for name in names):
+    # Plain LoRA adds B·A·scale to the weight (arXiv:2106.09685), and nothing else but a bias.
+    variants, uses_dora = getattr(module, "lora_variant", {}), getattr(module, "use_dora", {})
+    if not hasattr(module, "lora_A") or any(name in variants or uses_dora.get(name) for name in names):
         with gathered(list(module.parameters())):
             merged = copy.deepcopy(module)
         merged.merge()  # peft's own, in the copy
@@ -66,12 +68,6 @@ def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
                 added = module.lora_B[name].bias.detach() * module.scaling[name]
                 bias = added if bias is None else bias + added
     return weight, bias
-
-
-def _is_plain_lora(module: nn.Module, name: str) -> bool:
-    """Return whether the adapter adds B·A·scale to the weight (arXiv:2106.09685), and nothing else but a bias."""
-    variants, uses_dora = getattr(module, "lora_variant", {}), getattr(module, "use_dora", {})
-    return hasattr(module, "lora_A") and name not in variants and not uses_dora.get(name, False)
 
 
 def _dequantised(module: Any) -> Tensor:

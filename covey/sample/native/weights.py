@@ -83,7 +83,7 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         may_pack: put weights into the layout that the processor reads fastest; without effect with `in_place`.
     """
     shape, has_pairs = architecture_of(policy), not in_place
-    reader = _Reader(shape, dtype, has_pairs, may_pack and not in_place)
+    reader = _WeightReader(shape, dtype, has_pairs, may_pack and not in_place)
     parts: list[Any] = list(reader.parts(policy))
     embedding, *layers, norm, head = parts
     model: Any = innermost(policy).model
@@ -113,7 +113,7 @@ def refill(weights: Weights, policy: nn.Module) -> bool:
     """
     if architecture_of(policy) != weights.shape:
         return False
-    reader = _Reader(weights.shape, weights.dtype, weights.has_pairs, may_pack=False)
+    reader = _WeightReader(weights.shape, weights.dtype, weights.has_pairs, may_pack=False)
     previous: tuple[Part, ...] = (weights.embedding, *weights.layers, weights.norm, weights.head)
     for old, new in zip(previous, reader.parts(policy), strict=True):
         for target, source in zip(_tensors(old), _tensors(new), strict=True):
@@ -155,7 +155,7 @@ def _tensors(part: Part | None) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _WeightReader:
     """Reads modules of the policy."""
 
     shape: Architecture

@@ -91,7 +91,7 @@ def decode(data: bytes, hashed: bool = True) -> Any:
     Raises:
         Malformed: they are no value.
     """
-    reader = _Reader(data, hashed)
+    reader = _Decoder(data, hashed)
     try:
         value = reader.value(0)
     except (struct.error, IndexError, UnicodeDecodeError, TypeError, MemoryError, KeyError) as error:
@@ -101,8 +101,8 @@ def decode(data: bytes, hashed: bool = True) -> Any:
     return value
 
 
-class _Reader:
-    """Position in the bytes of a value."""
+class _Decoder:
+    """Bytes of a value, and the place up to which they are read."""
 
     def __init__(self, data: bytes, hashed: bool) -> None:
         self.data = data
@@ -140,7 +140,7 @@ class _Reader:
         return _MAKERS[tag](items)
 
 
-_SCALARS: dict[bytes, Callable[[_Reader], Any]] = {
+_SCALARS: dict[bytes, Callable[[_Decoder], Any]] = {
     b"N": lambda reader: None,
     b"T": lambda reader: True,
     b"F": lambda reader: False,

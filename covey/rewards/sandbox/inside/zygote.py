@@ -156,7 +156,13 @@ class _ForkServer:
 
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _arrange(given, targets, self.null)
+            # The given descriptors on their numbers, /dev/null on the standard ones that are not given; no others.
+            above_all_targets = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 16) for descriptor in given]
+            for standard in {0, 1, 2} - set(targets):
+                os.dup2(self.null, standard)
+            for descriptor, target in zip(above_all_targets, targets, strict=True):
+                os.dup2(descriptor, target)
+            os.closerange(max(2, *targets) + 1, os.sysconf("SC_OPEN_MAX"))
             lock.lock(self.limits, self.walls)
             lock.forget_tools(self.kept)
             (verdict.run if verdict.PEER in targets else candidate.run)(self.limits)
@@ -178,16 +184,6 @@ class _ForkServer:
             code = os.WTERMSIG(status) if signaled else os.WEXITSTATUS(status)
             with leash, contextlib.suppress(OSError):  # the host may no longer want to know
                 leash.send(EXIT.pack(signaled, code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
-
-
-def _arrange(given: list[int], targets: list[int], null: int) -> None:
-    """Put the given descriptors on their numbers, /dev/null on the standard ones that are not given; close the rest."""
-    above_all_targets = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 16) for descriptor in given]
-    for standard in {0, 1, 2} - set(targets):
-        os.dup2(null, standard)
-    for descriptor, target in zip(above_all_targets, targets, strict=True):
-        os.dup2(descriptor, target)
-    os.closerange(max(2, *targets) + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 if __name__ == "__main__":
