@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,11 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput
+from transformers import PreTrainedTokenizerBase
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from covey.config import GRPOConfig
+from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
@@ -46,6 +49,10 @@ from covey.update.micro_batch import MicroBatch
 from covey.update.rollout_buffer import RolloutBuffer
 from covey.update.samples import Sample, samples_of
 from covey.update.terms import Loss
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers.utils.quantization_config import QuantizationConfigMixin
 
 T = TypeVar("T")
 
@@ -94,18 +101,18 @@ class GRPOTrainer(CheckpointedTrainer):
 
     def __init__(
         self,
-        model: str | nn.Module | Any,
-        reward_funcs: Any,
+        model: str | ModelConfig | nn.Module,
+        reward_funcs: object,
         args: GRPOConfig | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        reward_processing_classes: Any = None,
+        train_dataset: object = None,
+        eval_dataset: object = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        reward_processing_classes: object = None,
         callbacks: list[TrainerCallback] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        peft_config: Any = None,
-        model_init_kwargs: dict[str, Any] | None = None,
-        quantization_config: Any = None,
+        optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
+        peft_config: PeftConfig | None = None,
+        model_init_kwargs: dict[str, object] | None = None,
+        quantization_config: QuantizationConfigMixin | None = None,
         compute_metrics: Callable[[Evaluation], Mapping[str, float]] | None = None,
         loss: Loss | None = None,
     ) -> None:
@@ -303,7 +310,7 @@ class GRPOTrainer(CheckpointedTrainer):
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+        self, eval_dataset: object = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Sample and score every row of the evaluation dataset once; no loss, and no trace in the training run.
 
@@ -317,13 +324,13 @@ class GRPOTrainer(CheckpointedTrainer):
         if dataset is None:
             raise DatasetError("There is nothing to evaluate on. Pass eval_dataset.")
         if not isinstance(dataset, dict):
-            return self._evaluate_one(dataset, metric_key_prefix)
+            return self._evaluate_one(cast(Iterable[Mapping[str, object]], dataset), metric_key_prefix)
         results = [
             self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}") for name, part in dataset.items()
         ]
         return {name: value for result in results for name, value in result.items()}
 
-    def _evaluate_one(self, dataset: Any, prefix: str) -> dict[str, float]:
+    def _evaluate_one(self, dataset: Iterable[Mapping[str, object]], prefix: str) -> dict[str, float]:
         start = time.perf_counter()
         prompts = own_prompts(dataset, self.prompts.reader, self.args.process_index, self.args.world_size)
         self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
@@ -352,7 +359,10 @@ class GRPOTrainer(CheckpointedTrainer):
     # --- a run, from its first step to its end ------------------------------------------------------------------------
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: object = None,
+        ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Train; see `transformers.Trainer.train`.
 
@@ -375,7 +385,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.updater.bonus.restart()
         try:
             with self.stop.signals.listening():
-                result = super().train(checkpoint, *args, **kwargs)
+                result = super().train(checkpoint, trial, ignore_keys_for_eval)
         except KeyboardInterrupt:
             self.run_log.close("interrupted", "Stopped from the keyboard.")
             raise

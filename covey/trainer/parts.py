@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate import Accelerator, DistributedType
@@ -48,13 +48,17 @@ from covey.update.token_selection import TokenSelection
 from covey.update.updater import KlPenalty, Updater
 
 
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+
 @dataclass(frozen=True)
 class ModelSource:
     """The policy that a trainer is given, and what belongs to it; see `covey.GRPOTrainer`."""
 
     model: str | ModelConfig | nn.Module
-    processing_class: Any
-    peft_config: Any
+    processing_class: PreTrainedTokenizerBase | None
+    peft_config: PeftConfig | None
     model_init_kwargs: Mapping[str, object] | None
     quantization_config: QuantizationConfigMixin | None
 
@@ -303,7 +307,7 @@ def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Sco
     return has_signal
 
 
-def prepare_gradients(policy: Any, accelerator: Accelerator) -> None:
+def prepare_gradients(policy: nn.Module, accelerator: Accelerator) -> None:
     """Let gradients and outputs through as they were computed. To be called before the policy is wrapped for training.
 
     Reentrant checkpointing drops the gradient where no input has one; with frozen embeddings none has. With FSDP2
