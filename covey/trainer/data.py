@@ -21,6 +21,7 @@ from covey.types import Prompt, ScoredGroup
 
 T = TypeVar("T")
 
+
 class MapRows(Protocol):
     """A dataset whose rows can be read by number."""
 

@@ -19,7 +19,8 @@ from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
 from covey.models import adapters, loading
-from covey.plan import Plan, make_plan
+from covey.models.inspect import context_length
+from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
@@ -32,6 +33,7 @@ from covey.score.filters import carries_signal
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks
+from covey.trainer.data import ShardedPrompts, kept_rows
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
 from covey.types import Scale, ScoredGroup
@@ -46,7 +48,6 @@ from covey.update.sampler_correction import SamplerCorrection
 from covey.update.terms import Loss
 from covey.update.token_selection import TokenSelection
 from covey.update.updater import KlPenalty, Updater
-
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -186,6 +187,17 @@ def prompt_reader(
     )
 
 
+def make_prompts(
+    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase, policy: nn.Module, dataset: object
+) -> ShardedPrompts:
+    """Build what reads the prompts of this process, with the plan of the run; warn where prompts are repeated."""
+    reader = prompt_reader(args, tokenizer, context_length(policy))
+    kept = kept_rows(dataset, reader)
+    plan = training_plan(args, kept, dataset is not None)
+    warn_if_cycled(plan)
+    return ShardedPrompts(plan, reader, kept, args.process_index)
+
+
 def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
     """Return how training samples.
 
@@ -307,7 +319,7 @@ def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Sco
     return has_signal
 
 
-def prepare_gradients(policy: nn.Module, accelerator: Accelerator) -> None:
+def prepare_gradients(policy: Any, accelerator: Accelerator) -> None:
     """Let gradients and outputs through as they were computed. To be called before the policy is wrapped for training.
 
     Reentrant checkpointing drops the gradient where no input has one; with frozen embeddings none has. With FSDP2

@@ -30,9 +30,7 @@ class Choice:
     remarks: tuple[str, ...] = ()
 
 
-def choose(
-    asked: str | bool | None, run: Path, is_first_of_node: bool, gather: Gather
-) -> Choice:
+def choose(asked: str | bool | None, run: Path, is_first_of_node: bool, gather: Gather) -> Choice:
     """Return the checkpoint that `resume_from_checkpoint` means. Collective.
 
     Args:
@@ -53,9 +51,7 @@ def choose(
     return _given(Path(str(asked)), is_first_of_node, gather)
 
 
-def _last_whole(
-    run: Path, may_start: bool, is_first_of_node: bool, gather: Gather
-) -> Choice:
+def _last_whole(run: Path, may_start: bool, is_first_of_node: bool, gather: Gather) -> Choice:
     seen = {step: damage(folder) for step, folder in checkpoints(run).items()} if is_first_of_node else None
     nodes = [node for node in gather(seen) if node is not None]
     steps = sorted({step for node in nodes for step in node}, reverse=True)

@@ -55,6 +55,8 @@ class CheckpointedTrainer(Trainer):
     def __init__(self, **trainer_arguments: Any) -> None:
         self.save_fault: str | None = None
         """Why the last checkpoint could not be written; None: it was."""
+        self.resume_command: str | None = None
+        """The command that goes on with the run, where the program knows one."""
         self._faults: Faults | None = None
         """Of the checkpoint that is being written."""
         self._choice = Choice()
