@@ -135,16 +135,14 @@ class GRPOTrainer(CheckpointedTrainer):
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or source.default_settings()
         checks.check_own_loss(args, loss)
-        rewards, weights = load_rewards(
-            args, reward_funcs, reward_processing_classes, train_dataset, eval_dataset
-        )
+        rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
+        checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy(args, source)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
         self.plan = self.prompts.plan
-        args.gradient_accumulation_steps = self.plan.accumulation
         super().__init__(
             model=policy,
             args=args,
@@ -173,10 +171,13 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.num_weights = sum(p.numel() for p in policy.parameters())
         self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
-        for printer in (
-            (ProgressCallback, PrinterCallback) if self.run_log.settings["display"] == "live" else ()
-        ):
-            self.remove_callback(printer)
+        self._add_callbacks()
+
+    def _add_callbacks(self) -> None:
+        """Add what stops, closes and records a run, in this order; a live display takes the place of progress bars."""
+        if self.run_log.settings["display"] == "live":
+            self.remove_callback(ProgressCallback)
+            self.remove_callback(PrinterCallback)
         for callback in (self.stop, EndOfEpoch(), _RunCallback(self)):
             self.add_callback(callback)
 

@@ -73,13 +73,11 @@ class ModelSource:
 
 
 def load_rewards(
-    args: GRPOConfig, functions: object, tokenizers: object, train_dataset: object, eval_dataset: object
+    args: GRPOConfig, functions: object, tokenizers: object
 ) -> tuple[Mixture, Mapping[str, float]]:
-    """Return the rewards and their weights by name; every column that they need is in the datasets."""
+    """Return the rewards and their weights by name."""
     rewards = as_mixture(functions, tokenizers, args.device)
-    weights = checks.reward_weights(rewards, args.reward_weights)
-    checks.check_columns(rewards, train_dataset, eval_dataset)
-    return rewards, weights
+    return rewards, checks.reward_weights(rewards, args.reward_weights)
 
 
 def as_mixture(
@@ -190,11 +188,15 @@ def prompt_reader(
 def make_prompts(
     args: GRPOConfig, tokenizer: PreTrainedTokenizerBase, policy: nn.Module, dataset: object
 ) -> ShardedPrompts:
-    """Build what reads the prompts of this process, with the plan of the run; warn where prompts are repeated."""
+    """Build what reads the prompts of this process, with the plan of the run, whose accumulation the settings take over.
+
+    It warns where prompts are repeated within a round.
+    """
     reader = prompt_reader(args, tokenizer, context_length(policy))
     kept = kept_rows(dataset, reader)
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
+    args.gradient_accumulation_steps = plan.accumulation
     return ShardedPrompts(plan, reader, kept, args.process_index)
 
 
