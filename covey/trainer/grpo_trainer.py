@@ -29,7 +29,7 @@ from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.models.inspect import context_length
 from covey.plan import warn_if_cycled
 from covey.sample.engine import Engine, in_order
-from covey.score.score_metrics import completion_metrics, no_task_metrics, task_metrics, token_metrics
+from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks, parts
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
@@ -151,7 +151,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
         tasks = task_names(train_dataset, args.task_column)
         rewards.tasks |= set(tasks)
-        self.run_log.note({**no_task_metrics(tasks), "num_tokens": Total(0)})
+        self.run_log.note({**task_metrics((), self.args.task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = parts.make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = parts.make_scorer(args, rewards, weights)
         self.has_signal = parts.signal_test(args, weights)
@@ -372,7 +372,7 @@ class GRPOTrainer(CheckpointedTrainer):
         checkpoint = self.choose_checkpoint(asked)
         checked_reward_states(self.scorer.rewards)
         self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
-        self.updater.bonus.restart()
+        self.updater.bonus = parts.make_entropy_bonus(self.args)
         try:
             with self.stop.signals.listening():
                 result = super().train(checkpoint, *args, **kwargs)
