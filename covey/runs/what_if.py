@@ -42,14 +42,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-CHOICES: dict[str, Sequence[str]] = {
-    "advantage_estimator": get_args(AdvantageEstimator),
-    "multi_objective_aggregation": get_args(Aggregation),
-    "scale_rewards": get_args(Scale),
-    "loss_type": get_args(LossType),
-}
-"""Values of the settings that decide about advantages and weights."""
-
 
 @dataclass(frozen=True)
 class WhatIf:
@@ -224,7 +216,13 @@ def _how(what_if: WhatIf, run: Run) -> _How:
         name: value for name, value in vars(what_if).items() if name in _DEFAULTS and value is not None
     }
     after = before | changes
-    for name, known in CHOICES.items():
+    choices = {
+        "advantage_estimator": get_args(AdvantageEstimator),
+        "multi_objective_aggregation": get_args(Aggregation),
+        "scale_rewards": get_args(Scale),
+        "loss_type": get_args(LossType),
+    }
+    for name, known in choices.items():
         if after[name] not in known:
             raise ConfigError(f"{name} is {after[name]!r}; rescore knows {', '.join(known)}.")
     if before["kl_in_reward"]:

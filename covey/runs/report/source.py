@@ -9,7 +9,9 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from covey.runs.record import schema, segments
 from covey.runs.record.jsonl import read_lines
@@ -25,6 +27,9 @@ from covey.runs.report.columns import (
     pack,
     text_rows,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHUNK = 500
 """Completions per chunk of texts, and prompts per chunk of prompts."""
@@ -52,9 +57,9 @@ class SourceFile(NamedTuple):
     """One file of a source as it was when it was read."""
 
     path: Path
-    inode: int
-    """A file that only grew keeps it; one that was rewritten does not."""
     size: int
+    changed: int
+    """Time of the last change, in nanoseconds."""
     rows: int
 
 
@@ -85,21 +90,32 @@ class CompletionSource:
             self._forget()
         for position, path in enumerate(paths):
             status = path.stat()
+            mark = (path, status.st_size, status.st_mtime_ns)
             known = self.files[position] if position < len(self.files) else None
-            if known is not None and known[:3] == (path, status.st_ino, status.st_size):
+            if known is not None and known[:3] == mark:
                 continue
             rows = segments.read_segment(path)
-            if known is not None and (
-                path.stem != known.path.stem
-                or (path == known.path and status.st_ino != known.inode)
-                or rows.num_rows < known.rows
-            ):
+            count = known.rows if known is not None else 0
+            if not self._begins_with(rows, sum(file.rows for file in self.files[:position]), count):
                 self._forget()
                 return self.refresh()
-            added = number_columns(rows.slice(known.rows if known else 0), self.rewards, self.index)
+            added = number_columns(rows.slice(count), self.rewards, self.index)
             self.columns = concatenate([self.columns, added])
-            file = SourceFile(path, status.st_ino, status.st_size, rows.num_rows)
-            self.files[position : position + 1] = [file]
+            self.files[position : position + 1] = [SourceFile(*mark, rows.num_rows)]
+
+    def _begins_with(self, rows: pa.Table, offset: int, count: int) -> bool:
+        """Return whether a file still begins with the `count` rows that were read of it, which stand at `offset`.
+
+        Names, sizes and inodes do not tell: after a resume a file of the same name holds other rows.
+        """
+        if rows.num_rows < count:
+            return False
+        for name in ("step", "group", "index", "tokens", "logprob"):
+            values = self.columns[name][1]
+            now = rows[name].slice(0, count).to_numpy(zero_copy_only=False).astype(values.dtype)
+            if not np.array_equal(now, values[offset : offset + count], equal_nan=True):
+                return False
+        return True
 
     def numbers(self, start: int = 0) -> bytes:
         """Return the numbers of the rows from `start` on, packed."""

@@ -41,8 +41,15 @@ class RunSummary:
 
     def _read_all(self) -> Json:
         self._read()
-        self._refresh_sources()
         header, events = read_header(self.folder), read_events(self.folder)
+        rewards = list(header.get("rewards", {}))
+        known = {source.name: source for source in self.sources}
+        self.sources = [
+            known.get(name) or CompletionSource(self.folder, name, rewards)
+            for name in source_names(self.folder)
+        ]
+        for source in self.sources:
+            source.refresh()
         shown = [e for e in events if e["kind"] != "reward_failure"]
         return {
             "name": header.get("name") or self.folder.resolve().parent.name,
@@ -64,16 +71,6 @@ class RunSummary:
             ],
             "sources": [source.facts() for source in self.sources],
         }
-
-    def _refresh_sources(self) -> None:
-        rewards = list(read_header(self.folder).get("rewards", {}))
-        known = {source.name: source for source in self.sources}
-        self.sources = [
-            known.get(name) or CompletionSource(self.folder, name, rewards)
-            for name in source_names(self.folder)
-        ]
-        for source in self.sources:
-            source.refresh()
 
     def _begin(self) -> None:
         self._steps = Tail[schema.StepLine](self.folder / schema.STEPS)
