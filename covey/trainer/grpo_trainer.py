@@ -35,7 +35,7 @@ from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.sample.engine import Engine, in_order
-from covey.score.score_metrics import completion_metrics, no_task_metrics, task_metrics, token_metrics
+from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
@@ -50,6 +50,7 @@ from covey.trainer.parts import (
     load_policy,
     load_rewards,
     make_engine,
+    make_entropy_bonus,
     make_eval_sampling,
     make_prompts,
     make_run_log,
@@ -160,7 +161,7 @@ class GRPOTrainer(CheckpointedTrainer):
         tasks = task_names(train_dataset, args.task_column)
         rewards.tasks |= set(tasks)
         self.run_log = make_run_log(args, self.plan, weights, policy, source.name, train_dataset)
-        self.run_log.note({**no_task_metrics(tasks), "num_tokens": Total(0)})
+        self.run_log.note({**task_metrics((), args.task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = make_scorer(args, rewards, weights)
         self.has_signal = signal_test(args, weights)
@@ -392,7 +393,7 @@ class GRPOTrainer(CheckpointedTrainer):
         checkpoint = self.choose_checkpoint(asked)
         checked_reward_states(self.scorer.rewards)
         self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
-        self.updater.bonus.restart()
+        self.updater.bonus = make_entropy_bonus(self.args)
         try:
             with self.stop.signals.listening():
                 result = super().train(checkpoint, trial, ignore_keys_for_eval)

@@ -370,11 +370,11 @@ def make_updater(
         run_log.note({"update/out_of_memory": Total(1)})
 
     return Updater(
-        Forward(policy, args.temperature),
-        make_objective(args, loss),
-        make_reduction(args),
-        make_selection(args, loss),
-        make_entropy_bonus(args),
+        forward=Forward(policy, args.temperature),
+        objective=make_objective(args, loss),
+        reduction=make_reduction(args),
+        selection=make_selection(args, loss),
+        bonus=make_entropy_bonus(args),
         reference=Reference(policy) if args.beta else None,
         kl_penalty=make_kl_penalty(args),
         oom_retry=OomRetry(
