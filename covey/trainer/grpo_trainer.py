@@ -42,7 +42,7 @@ from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
-from covey.trainer.dynamic_sampling import DynamicSampling
+from covey.score.dynamic_sampling import DynamicSampling
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (

@@ -17,7 +17,7 @@ import covey.rewards
 import covey.runs
 import covey.tasks
 from covey import GRPOConfig, ModelConfig
-from covey.cli import VERBS, parser_of
+from covey.cli import VERBS, build_parser
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, by_length, rows, train
 
@@ -39,9 +39,13 @@ def test_exported_names():
 
 @pytest.mark.parametrize("config", [GRPOConfig, ModelConfig], ids=lambda c: c.__name__)
 def test_settings(config):
-    inherited = {f.name for base in config.__mro__[1:] if dataclasses.is_dataclass(base) for f in dataclasses.fields(base)}
-    own = [f for f in dataclasses.fields(config) if f.name not in inherited or f.default != inherited]
-    held(config.__name__, [f"{f.name}: {f.type} = {default(f)}" for f in own if f.name in config.__annotations__])
+    own = [f for f in dataclasses.fields(config) if f.name in config.__annotations__]
+    held(config.__name__, [f"{f.name}: {f.type} = {default(f)}" for f in own])
+
+
+def verb_parser(verb):
+    (choice,) = (a for a in build_parser([verb])._actions if isinstance(a, argparse._SubParsersAction))
+    return choice.choices[verb]
 
 
 def default(field):
@@ -51,7 +55,7 @@ def default(field):
 def test_flags_of_the_command_line():
     lines = []
     for verb in VERBS:
-        for action in parser_of(verb)._actions:
+        for action in verb_parser(verb)._actions:
             if not isinstance(action, argparse._HelpAction):
                 lines.append(f"{verb} {' '.join(action.option_strings) or action.dest}")
     held("flags", lines)
