@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
-"""How several labels become one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
+"""Way from several labels to one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
 
 Ids = tuple[int, ...]
 
