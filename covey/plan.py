@@ -15,6 +15,7 @@ same step holds the same groups however many processes share it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from covey.errors import ConfigError, warn
@@ -115,17 +116,17 @@ class Plan:
         return self.micro_batch * self.accumulation % self.group_size == 0
 
     def owner(self, group: int) -> int:
-        """The process that samples and scores a group of the rollout: the one that trains on its first completion."""
+        """Return the process that samples and scores a group of the rollout: the one that trains on its first completion."""
         return (group * self.group_size % self.completions_per_step) // (self.micro_batch * self.accumulation)
 
     def micro_batch_rows(self, rank: int, number: int) -> range:
-        """Flat indices, within the rollout, of the completions in micro-batch `number` of a process (one pass)."""
+        """Return flat indices, within the rollout, of the completions in micro-batch `number` of a process (one pass)."""
         step, micro = divmod(number % self.micro_batches_per_pass, self.accumulation)
         start = step * self.completions_per_step + (rank * self.accumulation + micro) * self.micro_batch
         return range(start, start + self.micro_batch)
 
     def table(self) -> list[tuple[str, str]]:
-        """What is printed before training: a label and a value per line."""
+        """Return what is printed before training: a label and a value per line."""
         n = self.group_size
         rows = [
             ("prompts per optimizer step", f"{self.prompts_per_step:g}"),
@@ -185,13 +186,20 @@ def make_plan(
             f"num_generations is {group_size}; it must be at least 2: a completion is judged against its siblings, and "
             "one alone has none."
         )
-    sampled = _sampled_at_once(steps_per_generation, generation_batch_size, micro_batch, ranks)
+    per_micro_step = micro_batch * ranks
+    sampled = _steps_per_generation(
+        steps_per_generation, generation_batch_size, group_size, accumulation, per_micro_step
+    )
     if sampled is None:
-        accumulation = _whole_groups(accumulation, group_size, micro_batch * ranks)
-        sampled = accumulation
-    else:
-        _check_whole_groups(sampled, group_size, micro_batch * ranks)
-        _check_divides(sampled, accumulation)
+        quantum = group_size // math.gcd(group_size, per_micro_step)
+        sampled = math.ceil(accumulation / quantum) * quantum
+        if sampled != accumulation:
+            warn(
+                f"An optimizer step of {accumulation * per_micro_step} completion(s) does not hold whole groups of "
+                f"{group_size}: gradient_accumulation_steps is {sampled} instead of {accumulation}, so that a step has "
+                f"{sampled * per_micro_step} completions."
+            )
+        accumulation = sampled
     plan = Plan(
         group_size=group_size,
         micro_batch=micro_batch,
@@ -211,7 +219,7 @@ def make_plan(
 
 
 def warn_if_cycled(plan: Plan) -> None:
-    """Say so where the dataset has fewer prompts than one round of sampling takes."""
+    """Warn where the dataset has fewer prompts than one round of sampling takes."""
     if plan.is_cycled:
         warn(
             f"The dataset has {plan.num_prompts} prompt(s), and one round of sampling takes {plan.prompts_per_rollout}: "
@@ -220,59 +228,48 @@ def warn_if_cycled(plan: Plan) -> None:
         )
 
 
-def _sampled_at_once(steps: int | None, batch: int | None, micro_batch: int, ranks: int) -> int | None:
-    """`steps_per_generation` in micro-batches per process, from whichever of the two settings was given."""
-    if batch is None:
-        return steps
-    per_step = micro_batch * ranks
-    if batch % per_step:
-        lower = batch // per_step * per_step
-        near = sorted({max(lower, per_step), lower + per_step})
+def _steps_per_generation(
+    steps: int | None, batch: int | None, group_size: int, accumulation: int, per_micro_step: int
+) -> int | None:
+    """Return the micro-batches per process that are sampled at once, from whichever of the two settings was given.
+
+    Raises:
+        ConfigError: the two contradict one another, hold no whole groups, or end at another time than optimizer steps.
+    """
+    if batch is not None and batch % per_micro_step:
         raise ConfigError(
             f"generation_batch_size is {batch}; it must be a multiple of per_device_train_batch_size × processes = "
-            f"{per_step}. The nearest are {' and '.join(map(str, near))}."
+            f"{per_micro_step}. The nearest are {_joined(_nearest(batch, per_micro_step))}."
         )
-    if steps is not None and steps != batch // per_step:
+    if batch is not None and steps not in (None, batch // per_micro_step):
         raise ConfigError(
-            f"generation_batch_size {batch} means steps_per_generation {batch // per_step}, but steps_per_generation is "
+            f"generation_batch_size {batch} means steps_per_generation {batch // per_micro_step}, but steps_per_generation is "
             f"{steps}. Set one of the two."
         )
-    return batch // per_step
-
-
-def _whole_groups(accumulation: int, group_size: int, per_micro_step: int) -> int:
-    """The accumulation, raised where needed so that an optimizer step holds whole groups."""
-    quantum = group_size // math.gcd(group_size, per_micro_step)
-    needed = math.ceil(accumulation / quantum) * quantum
-    if needed != accumulation:
-        warn(
-            f"An optimizer step of {accumulation * per_micro_step} completion(s) does not hold whole groups of "
-            f"{group_size}: gradient_accumulation_steps is {needed} instead of {accumulation}, so that a step has "
-            f"{needed * per_micro_step} completions."
-        )
-    return needed
-
-
-def _check_whole_groups(sampled: int, group_size: int, per_micro_step: int) -> None:
+    sampled = steps if batch is None else batch // per_micro_step
+    if sampled is None:
+        return None
     if sampled * per_micro_step % group_size:
-        quantum = group_size // math.gcd(group_size, per_micro_step)
-        lower = sampled // quantum * quantum
-        near = sorted({max(lower, quantum), lower + quantum})
+        near = _nearest(sampled, group_size // math.gcd(group_size, per_micro_step))
         raise ConfigError(
             f"What is sampled at once, {sampled * per_micro_step} completions (steps_per_generation {sampled}), does not "
             f"hold whole groups of num_generations {group_size}. The nearest steps_per_generation that do: "
-            f"{' and '.join(map(str, near))} (generation_batch_size "
-            f"{' and '.join(str(n * per_micro_step) for n in near)})."
+            f"{_joined(near)} (generation_batch_size {_joined(n * per_micro_step for n in near)})."
         )
-
-
-def _check_divides(sampled: int, accumulation: int) -> None:
     if sampled % accumulation and accumulation % sampled:
-        near = sorted(
-            {max(sampled // accumulation, 1) * accumulation, (sampled // accumulation + 1) * accumulation}
-        )
         raise ConfigError(
             f"steps_per_generation {sampled} and gradient_accumulation_steps {accumulation} must divide one another, so "
             f"that optimizer steps and rounds of sampling end together. The nearest steps_per_generation that do: "
-            f"{' and '.join(map(str, near))}."
+            f"{_joined(_nearest(sampled, accumulation))}."
         )
+    return sampled
+
+
+def _nearest(number: int, factor: int) -> list[int]:
+    """Return the positive multiples of `factor` just below and above a number."""
+    lower = number // factor * factor
+    return sorted({max(lower, factor), lower + factor})
+
+
+def _joined(numbers: Iterable[int]) -> str:
+    return " and ".join(map(str, numbers))

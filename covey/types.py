@@ -170,7 +170,7 @@ class Group:
     completions: tuple[Completion, ...]
 
     def contents(self) -> list[PromptContent]:
-        """What rewards see of each completion: text after a text prompt, one assistant message after a chat."""
+        """Return what rewards see of each completion: text after a text prompt, one assistant message after a chat."""
         if not self.prompt.is_chat:
             return [c.text for c in self.completions]
         prefill = self.prompt.prefill

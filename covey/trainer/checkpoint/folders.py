@@ -33,13 +33,13 @@ def checkpoint_name(step: int) -> str:
 
 
 def step_of(folder: Path) -> int | None:
-    """The step in the name of a checkpoint; None for another name."""
+    """Return the step in the name of a checkpoint; None for another name."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
-    """The checkpoints of a run by step, damaged ones included, the oldest step first."""
+    """Return the checkpoints of a run by step, damaged ones included, the oldest step first."""
     if not run.is_dir():
         return {}
     found = {step: p for p in run.iterdir() if (step := step_of(p)) is not None and p.is_dir()}
@@ -122,6 +122,6 @@ def _moved_away(folder: Path) -> Path:
 
 
 def _saved(folder: Path) -> tuple[float, int]:
-    """When a checkpoint was saved; one without a manifest comes first."""
-    manifest = read_manifest(folder) or {}
-    return float(manifest.get("saved", 0.0)), step_of(folder) or 0
+    """Return when a checkpoint was saved; one without a manifest comes first."""
+    manifest = read_manifest(folder)
+    return 0.0 if manifest is None else float(manifest.get("saved", 0.0)), step_of(folder) or 0
