@@ -35,6 +35,7 @@ from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.sample.engine import Engine, in_order
+from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
@@ -42,7 +43,6 @@ from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
-from covey.score.dynamic_sampling import DynamicSampling
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (

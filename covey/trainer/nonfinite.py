@@ -39,8 +39,7 @@ class NonfiniteGuard:
         Raises:
             DivergedError: it was one too many in a row.
         """
-        for parameter in model.parameters():
-            parameter.grad = None
+        model.zero_grad(set_to_none=True)
         self.in_a_row += 1
         event = (
             f"Step {step}: the gradient is not finite; the step is not applied ({self.in_a_row} in a row). "

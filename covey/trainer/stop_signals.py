@@ -151,10 +151,9 @@ class StopAfterStep(TrainerCallback):
 def stop_message(
     number: int, step: int, steps: int, saved: str | None, fault: str | None, command: str | None
 ) -> str:
-    """Return the message of a stopped run: what is saved, and how to go on.
+    """Return the message of a run that the signal `number` stopped: what is saved, and how to go on.
 
     Args:
-        number: the signal.
         saved: the checkpoint to go on from; None: there is none.
         fault: why the checkpoint of this step could not be saved; None: it was.
         command: the command that goes on, where the program knows one.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-import api  # noqa: E402
+import api
 
 NAMES = [name for names in api.PROMISED.values() for name in names]
 

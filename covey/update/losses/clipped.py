@@ -51,7 +51,13 @@ class Clipped:
 def clipped_loss(ratios: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
     """Compute -min(r A, clip(r, 1 - low, 1 + high) A) per token; with delta, r is capped at delta in the first term.
 
-    All tensors have the shape (tokens,).
+    Args:
+        ratios: r, of the present policy to that of the sampling time. Shape (tokens,).
+        advantages: A of each token's completion. Shape (tokens,).
+        clip: the bounds.
+
+    Returns:
+        Shape (tokens,). Source: GRPO (arXiv:2402.03300, eq. 3), DAPO (arXiv:2503.14476, eq. 8).
     """
     free = ratios if clip.delta is None else ratios.clamp(max=clip.delta)
     bounded = ratios.clamp(1 - clip.low, 1 + clip.high)
