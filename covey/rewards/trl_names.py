@@ -27,10 +27,17 @@ def accuracy_reward(
     log_metric: LogMetric | None = None,
     **_: object,
 ) -> list[float | None]:
-    """1.0 where the completion's last box is equivalent to the solution, else 0.0; None for an unreadable solution.
+    """Return 1.0 where the completion's last box is equivalent to the solution, else 0.0; None for an unreadable solution.
 
     The answer may also stand in an `<answer>` block or after "answer is". A solution in words is none that can be read:
-    `SameAnswer` compares words. `log_extra` is not called.
+    `SameAnswer` compares words.
+
+    Args:
+        completions: texts or messages.
+        solution: the right answer of each, in LaTeX or plain.
+        log_extra: stands for TRL's order of arguments, and is not called.
+        prompts: what the completions answer; an answer that only repeats the prompt's example does not count.
+        log_metric: called with the share of solutions that cannot be read.
     """
     solution = ["" if is_words(plain(gold_answer(gold) or "")) else gold for gold in solution]
     return _same_answer(completions, prompts, log_metric, solution=solution)
@@ -45,9 +52,10 @@ def reasoning_accuracy_reward(
     log_metric: LogMetric | None = None,
     **_: object,
 ) -> list[float | None]:
-    """`accuracy_reward` of what follows the reasoning; 0.0 where the reasoning does not end.
+    """Return `accuracy_reward` of what follows the reasoning; 0.0 where the reasoning does not end.
 
     Args:
+        completions, solution, prompts, log_metric: as in `accuracy_reward`.
         reasoning_delimiters: texts that end the reasoning, the last occurrence of any of them; by default `</think>`.
         log_extra: is not called.
     """
@@ -60,7 +68,7 @@ def reasoning_accuracy_reward(
 
 
 def think_format_reward(completions: Sequence[PromptContent], **_: object) -> list[float]:
-    """1.0 where the completion begins with `<think>`, which stands nowhere else, and `</think>` follows; else 0.0.
+    """Return 1.0 where the completion begins with `<think>`, which stands nowhere else, and `</think>` follows; else 0.0.
 
     It may be blank inside and end there. `ThinkFormat` asks for an answer block too.
     """

@@ -113,7 +113,7 @@ def code_rows(
 def code_reward(
     completions: Sequence[PromptContent], tests: Sequence[Sequence[Sequence[int]] | None], **_: object
 ) -> list[float | None]:
-    """1 where `<code>` holds a program of the language that passes all tests, 0 otherwise, None for rows without tests."""
+    """Return 1 where `<code>` holds a program of the language that passes all tests, 0 otherwise, None for rows without tests."""
     return [
         None if pairs is None else float(passes(closing_block(text_of(completion), "code"), pairs))
         for completion, pairs in zip(completions, tests, strict=True)

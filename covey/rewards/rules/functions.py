@@ -21,7 +21,7 @@ def format_reward_func(
     prompts: Sequence[PromptContent] | None = None,
     **_: object,
 ) -> list[float]:
-    """1.0 for `<think>…</think>`, one line break, `<answer>…</answer>`, else 0.0. The answer's content does not matter.
+    """Return 1.0 for `<think>…</think>`, one line break, `<answer>…</answer>`, else 0.0. The answer's content does not matter.
 
     `target` is not read.
     """
