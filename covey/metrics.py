@@ -8,11 +8,12 @@ logged step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 M = TypeVar("M", bound="Metric")
+E = TypeVar("E", bound="Extreme")
 
 PHASES = ("sample", "score", "update")
 """Phases of an optimizer step, whose seconds are measured."""
@@ -100,41 +101,36 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
-    """A maximum; None: nothing was measured."""
+class Extreme:
+    """The one number of many that `pick` takes; None: nothing was measured."""
 
-    largest: float | None
+    number: float | None
+    pick: ClassVar[Callable[..., float | None]]
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Largest:
-        return cls(max(values, default=None))
+    def of(cls: type[E], values: Iterable[float]) -> E:
+        return cls(cls.pick(values, default=None))
 
-    def merge(self, other: Largest) -> Largest:
-        kept = [v for v in (self.largest, other.largest) if v is not None]
-        return Largest(max(kept, default=None))
+    def merge(self: E, other: E) -> E:
+        return self.of(v for v in (self.number, other.number) if v is not None)
 
     @property
     def value(self) -> float | None:
-        return self.largest
+        return self.number
 
 
-@dataclass(frozen=True, slots=True)
-class Smallest:
-    """A minimum; None: nothing was measured."""
+class Largest(Extreme):
+    """A maximum."""
 
-    smallest: float | None
+    __slots__ = ()
+    pick: ClassVar[Callable[..., float | None]] = max
 
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Smallest:
-        return cls(min(values, default=None))
 
-    def merge(self, other: Smallest) -> Smallest:
-        kept = [v for v in (self.smallest, other.smallest) if v is not None]
-        return Smallest(min(kept, default=None))
+class Smallest(Extreme):
+    """A minimum."""
 
-    @property
-    def value(self) -> float | None:
-        return self.smallest
+    __slots__ = ()
+    pick: ClassVar[Callable[..., float | None]] = min
 
 
 Metrics = Mapping[str, Metric]
@@ -166,12 +162,12 @@ class Ledger:
         self._pending = merge(self._pending, metrics)
 
     def drain(self) -> dict[str, Metric]:
-        """What came in since the last drain, not yet reduced; the ledger starts afresh."""
+        """Return the metrics since the last drain, not yet reduced; the ledger starts afresh."""
         pending, self._pending = self._pending, {}
         return pending
 
     def reduce(self, parts: Iterable[Metrics]) -> dict[str, float]:
-        """Numbers of the drained parts of all ranks, with a value for every name ever seen."""
+        """Return the numbers of the drained parts of all ranks, with a value for every name ever seen."""
         merged = merge(*parts)
         self._sums |= {name for name, metric in merged.items() if isinstance(metric, Total)}
         self._last |= dict.fromkeys(self._sums, 0.0)
@@ -184,7 +180,7 @@ class Ledger:
         return dict(self._last)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs so that a resumed run logs the same numbers; JSON holds it."""
+        """Return what `restore` needs so that a resumed run logs the same numbers; JSON holds it."""
         pending = {name: [type(m).__name__, *astuple(m)] for name, m in self._pending.items()}  # type: ignore[call-overload]
         return {"last": dict(self._last), "sums": sorted(self._sums), "pending": pending}
 

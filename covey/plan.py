@@ -101,62 +101,45 @@ class Plan:
         return math.ceil(self.epochs * self.steps_per_epoch)
 
     @property
-    def total_rollouts(self) -> int:
-        """Rounds of sampling of the whole run."""
-        return math.ceil(self.total_steps / self.steps_per_rollout)
-
-    @property
-    def total_completions(self) -> int:
-        return self.total_rollouts * self.prompts_per_rollout * self.group_size
-
-    @property
     def keeps_groups_whole(self) -> bool:
         """Whether each process owns whole groups in every optimizer step, so that nothing has to be exchanged."""
         return self.micro_batch * self.accumulation % self.group_size == 0
 
     def owner(self, group: int) -> int:
-        """The process that samples and scores a group of the rollout: the one that trains on its first completion."""
+        """Return the process that samples and scores a group of the rollout: the one that trains on its first completion."""
         return (group * self.group_size % self.completions_per_step) // (self.micro_batch * self.accumulation)
 
     def micro_batch_rows(self, rank: int, number: int) -> range:
-        """Flat indices, within the rollout, of the completions in micro-batch `number` of a process (one pass)."""
+        """Return flat indices, within the rollout, of the completions in micro-batch `number` of a process (one pass)."""
         step, micro = divmod(number % self.micro_batches_per_pass, self.accumulation)
         start = step * self.completions_per_step + (rank * self.accumulation + micro) * self.micro_batch
         return range(start, start + self.micro_batch)
 
     def table(self) -> list[tuple[str, str]]:
-        """What is printed before training: a label and a value per line."""
-        n = self.group_size
-        rows = [
-            ("prompts per optimizer step", f"{self.prompts_per_step:g}"),
-            ("completions per optimizer step", f"{self.completions_per_step} ({n} per prompt)"),
-            (
-                "micro-batches",
-                f"{self.accumulation} of {self.micro_batch} completions on each of {self.ranks} process(es)",
-            ),
-            (
-                "sampled at once",
-                f"{self.prompts_per_rollout} prompts, {self.prompts_per_rollout * n} completions; "
-                f"feeds {self.steps_per_rollout} optimizer step(s)",
-            ),
-        ]
+        """Return what is printed before training: a label and a value per line."""
+        n, sampled = self.group_size, self.prompts_per_rollout * self.group_size
+        rows = {
+            "prompts per optimizer step": f"{self.prompts_per_step:g}",
+            "completions per optimizer step": f"{self.completions_per_step} ({n} per prompt)",
+            "micro-batches": f"{self.accumulation} of {self.micro_batch} completions on each of {self.ranks} process(es)",
+            "sampled at once": f"{self.prompts_per_rollout} prompts, {sampled} completions; "
+            f"feeds {self.steps_per_rollout} optimizer step(s)",
+        }
         if self.iterations > 1:
-            rows.append(("passes over each sample", str(self.iterations)))
+            rows["passes over each sample"] = str(self.iterations)
         if self.num_prompts is not None:
-            rows.append(("steps per epoch", f"{self.steps_per_epoch} from {self.num_prompts} prompts"))
-            if self.dropped_prompts:
-                rows.append(
-                    ("prompts left out per epoch", f"{self.dropped_prompts} (they do not fill a round)")
-                )
-        rows += [
-            ("optimizer steps in total", str(self.total_steps)),
-            ("completions in total", f"{self.total_completions} in {self.total_rollouts} rounds of sampling"),
-        ]
-        return rows
+            rows["steps per epoch"] = f"{self.steps_per_epoch} from {self.num_prompts} prompts"
+        if self.dropped_prompts:
+            rows["prompts left out per epoch"] = f"{self.dropped_prompts} (they do not fill a round)"
+        rounds = math.ceil(self.total_steps / self.steps_per_rollout)
+        rows["optimizer steps in total"] = str(self.total_steps)
+        rows["completions in total"] = f"{rounds * sampled} in {rounds} rounds of sampling"
+        return list(rows.items())
 
     def __str__(self) -> str:
-        width = max(len(label) for label, _ in self.table())
-        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.table())
+        rows = self.table()
+        width = max(len(label) for label, _ in rows)
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
 
 
 def make_plan(
@@ -187,31 +170,20 @@ def make_plan(
         )
     sampled = _sampled_at_once(steps_per_generation, generation_batch_size, micro_batch, ranks)
     if sampled is None:
-        accumulation = _whole_groups(accumulation, group_size, micro_batch * ranks)
-        sampled = accumulation
+        sampled = accumulation = _whole_groups(accumulation, group_size, micro_batch * ranks)
     else:
-        _check_whole_groups(sampled, group_size, micro_batch * ranks)
-        _check_divides(sampled, accumulation)
-    plan = Plan(
-        group_size=group_size,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        ranks=ranks,
-        steps_per_generation=sampled,
-        iterations=iterations,
-        num_prompts=num_prompts,
-        max_steps=max_steps,
-        epochs=epochs,
-    )
+        _check_sampled(sampled, accumulation, group_size, micro_batch * ranks)
     if num_prompts == 0:
         raise ConfigError("The training dataset has no rows. Give at least one prompt.")
     if num_prompts is None and max_steps <= 0:
         raise ConfigError("The training dataset is a stream of unknown length. Set max_steps.")
-    return plan
+    return Plan(
+        group_size, micro_batch, accumulation, ranks, sampled, iterations, num_prompts, max_steps, epochs
+    )
 
 
 def warn_if_cycled(plan: Plan) -> None:
-    """Say so where the dataset has fewer prompts than one round of sampling takes."""
+    """Warn where the dataset has fewer prompts than one round of sampling takes."""
     if plan.is_cycled:
         warn(
             f"The dataset has {plan.num_prompts} prompt(s), and one round of sampling takes {plan.prompts_per_rollout}: "
@@ -221,13 +193,12 @@ def warn_if_cycled(plan: Plan) -> None:
 
 
 def _sampled_at_once(steps: int | None, batch: int | None, micro_batch: int, ranks: int) -> int | None:
-    """`steps_per_generation` in micro-batches per process, from whichever of the two settings was given."""
+    """Return `steps_per_generation` in micro-batches per process, from whichever of the two settings was given."""
     if batch is None:
         return steps
     per_step = micro_batch * ranks
     if batch % per_step:
-        lower = batch // per_step * per_step
-        near = sorted({max(lower, per_step), lower + per_step})
+        near = _nearest_multiples(batch, per_step)
         raise ConfigError(
             f"generation_batch_size is {batch}; it must be a multiple of per_device_train_batch_size × processes = "
             f"{per_step}. The nearest are {' and '.join(map(str, near))}."
@@ -241,7 +212,7 @@ def _sampled_at_once(steps: int | None, batch: int | None, micro_batch: int, ran
 
 
 def _whole_groups(accumulation: int, group_size: int, per_micro_step: int) -> int:
-    """The accumulation, raised where needed so that an optimizer step holds whole groups."""
+    """Return the accumulation, raised where needed so that an optimizer step holds whole groups."""
     quantum = group_size // math.gcd(group_size, per_micro_step)
     needed = math.ceil(accumulation / quantum) * quantum
     if needed != accumulation:
@@ -253,26 +224,27 @@ def _whole_groups(accumulation: int, group_size: int, per_micro_step: int) -> in
     return needed
 
 
-def _check_whole_groups(sampled: int, group_size: int, per_micro_step: int) -> None:
-    if sampled * per_micro_step % group_size:
-        quantum = group_size // math.gcd(group_size, per_micro_step)
-        lower = sampled // quantum * quantum
-        near = sorted({max(lower, quantum), lower + quantum})
+def _check_sampled(sampled: int, accumulation: int, group_size: int, per_micro_step: int) -> None:
+    """Raise where what is sampled at once does not hold whole groups, or does not end with an optimizer step."""
+    quantum = group_size // math.gcd(group_size, per_micro_step)
+    if sampled % quantum:
+        near = _nearest_multiples(sampled, quantum)
         raise ConfigError(
             f"What is sampled at once, {sampled * per_micro_step} completions (steps_per_generation {sampled}), does not "
             f"hold whole groups of num_generations {group_size}. The nearest steps_per_generation that do: "
             f"{' and '.join(map(str, near))} (generation_batch_size "
             f"{' and '.join(str(n * per_micro_step) for n in near)})."
         )
-
-
-def _check_divides(sampled: int, accumulation: int) -> None:
     if sampled % accumulation and accumulation % sampled:
-        near = sorted(
-            {max(sampled // accumulation, 1) * accumulation, (sampled // accumulation + 1) * accumulation}
-        )
+        near = _nearest_multiples(sampled, accumulation)
         raise ConfigError(
             f"steps_per_generation {sampled} and gradient_accumulation_steps {accumulation} must divide one another, so "
             f"that optimizer steps and rounds of sampling end together. The nearest steps_per_generation that do: "
             f"{' and '.join(map(str, near))}."
         )
+
+
+def _nearest_multiples(number: int, unit: int) -> list[int]:
+    """Return the positive multiples of `unit` below and above a number."""
+    lower = number // unit * unit
+    return sorted({max(lower, unit), lower + unit})

@@ -125,10 +125,6 @@ class Prompt:
     def is_chat(self) -> bool:
         return not isinstance(self.content, str)
 
-    @property
-    def prefill(self) -> str:
-        return prefill_of(self.content)
-
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -170,10 +166,10 @@ class Group:
     completions: tuple[Completion, ...]
 
     def contents(self) -> list[PromptContent]:
-        """What rewards see of each completion: text after a text prompt, one assistant message after a chat."""
+        """Return what rewards see of each completion: text after a text prompt, one assistant message after a chat."""
         if not self.prompt.is_chat:
             return [c.text for c in self.completions]
-        prefill = self.prompt.prefill
+        prefill = prefill_of(self.prompt.content)
         return [[{"role": "assistant", "content": prefill + c.text}] for c in self.completions]
 
 
