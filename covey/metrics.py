@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
 M = TypeVar("M", bound="Metric")
 E = TypeVar("E", bound="Extreme")
@@ -145,6 +145,15 @@ def merge(*parts: Metrics) -> dict[str, Metric]:
     return merged
 
 
+class LedgerState(TypedDict):
+    """A ledger as JSON holds it."""
+
+    last: dict[str, float]
+    sums: list[str]
+    pending: dict[str, list[Any]]
+    """The metric's class and fields, by name."""
+
+
 class Ledger:
     """Collects metrics between two logged steps, and remembers every name it has seen.
 
@@ -162,7 +171,7 @@ class Ledger:
         self._pending = merge(self._pending, metrics)
 
     def drain(self) -> dict[str, Metric]:
-        """Return the metrics since the last drain, not yet reduced; the ledger starts afresh."""
+        """Return what came in since the last drain, not yet reduced, and start afresh."""
         pending, self._pending = self._pending, {}
         return pending
 
@@ -179,12 +188,13 @@ class Ledger:
                 self._last.setdefault(name, 0.0)
         return dict(self._last)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> LedgerState:
         """Return what `restore` needs so that a resumed run logs the same numbers; JSON holds it."""
         pending = {name: [type(m).__name__, *astuple(m)] for name, m in self._pending.items()}  # type: ignore[call-overload]
         return {"last": dict(self._last), "sums": sorted(self._sums), "pending": pending}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: LedgerState) -> None:
+        """Continue a ledger from its `state`."""
         kinds = {kind.__name__: kind for kind in (Mean, Total, Spread, Largest, Smallest)}
         self._last, self._sums = dict(state["last"]), set(state["sums"])
         self._pending = {name: kinds[kind](*values) for name, (kind, *values) in state["pending"].items()}

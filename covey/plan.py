@@ -15,6 +15,7 @@ same step holds the same groups however many processes share it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from covey.errors import ConfigError, warn
@@ -168,11 +169,20 @@ def make_plan(
             f"num_generations is {group_size}; it must be at least 2: a completion is judged against its siblings, and "
             "one alone has none."
         )
-    sampled = _sampled_at_once(steps_per_generation, generation_batch_size, micro_batch, ranks)
+    per_micro_step = micro_batch * ranks
+    sampled = _steps_per_generation(
+        steps_per_generation, generation_batch_size, group_size, accumulation, per_micro_step
+    )
     if sampled is None:
-        sampled = accumulation = _whole_groups(accumulation, group_size, micro_batch * ranks)
-    else:
-        _check_sampled(sampled, accumulation, group_size, micro_batch * ranks)
+        quantum = group_size // math.gcd(group_size, per_micro_step)
+        sampled = math.ceil(accumulation / quantum) * quantum
+        if sampled != accumulation:
+            warn(
+                f"An optimizer step of {accumulation * per_micro_step} completion(s) does not hold whole groups of "
+                f"{group_size}: gradient_accumulation_steps is {sampled} instead of {accumulation}, so that a step has "
+                f"{sampled * per_micro_step} completions."
+            )
+        accumulation = sampled
     if num_prompts == 0:
         raise ConfigError("The training dataset has no rows. Give at least one prompt.")
     if num_prompts is None and max_steps <= 0:
@@ -192,59 +202,48 @@ def warn_if_cycled(plan: Plan) -> None:
         )
 
 
-def _sampled_at_once(steps: int | None, batch: int | None, micro_batch: int, ranks: int) -> int | None:
-    """Return `steps_per_generation` in micro-batches per process, from whichever of the two settings was given."""
-    if batch is None:
-        return steps
-    per_step = micro_batch * ranks
-    if batch % per_step:
-        near = _nearest_multiples(batch, per_step)
+def _steps_per_generation(
+    steps: int | None, batch: int | None, group_size: int, accumulation: int, per_micro_step: int
+) -> int | None:
+    """Return the micro-batches per process that are sampled at once, from whichever of the two settings was given.
+
+    Raises:
+        ConfigError: the two contradict one another, hold no whole groups, or end at another time than optimizer steps.
+    """
+    if batch is not None and batch % per_micro_step:
         raise ConfigError(
             f"generation_batch_size is {batch}; it must be a multiple of per_device_train_batch_size × processes = "
-            f"{per_step}. The nearest are {' and '.join(map(str, near))}."
+            f"{per_micro_step}. The nearest are {_joined(_nearest(batch, per_micro_step))}."
         )
-    if steps is not None and steps != batch // per_step:
+    if batch is not None and steps not in (None, batch // per_micro_step):
         raise ConfigError(
-            f"generation_batch_size {batch} means steps_per_generation {batch // per_step}, but steps_per_generation is "
+            f"generation_batch_size {batch} means steps_per_generation {batch // per_micro_step}, but steps_per_generation is "
             f"{steps}. Set one of the two."
         )
-    return batch // per_step
-
-
-def _whole_groups(accumulation: int, group_size: int, per_micro_step: int) -> int:
-    """Return the accumulation, raised where needed so that an optimizer step holds whole groups."""
-    quantum = group_size // math.gcd(group_size, per_micro_step)
-    needed = math.ceil(accumulation / quantum) * quantum
-    if needed != accumulation:
-        warn(
-            f"An optimizer step of {accumulation * per_micro_step} completion(s) does not hold whole groups of "
-            f"{group_size}: gradient_accumulation_steps is {needed} instead of {accumulation}, so that a step has "
-            f"{needed * per_micro_step} completions."
-        )
-    return needed
-
-
-def _check_sampled(sampled: int, accumulation: int, group_size: int, per_micro_step: int) -> None:
-    """Raise where what is sampled at once does not hold whole groups, or does not end with an optimizer step."""
-    quantum = group_size // math.gcd(group_size, per_micro_step)
-    if sampled % quantum:
-        near = _nearest_multiples(sampled, quantum)
+    sampled = steps if batch is None else batch // per_micro_step
+    if sampled is None:
+        return None
+    if sampled * per_micro_step % group_size:
+        near = _nearest(sampled, group_size // math.gcd(group_size, per_micro_step))
         raise ConfigError(
             f"What is sampled at once, {sampled * per_micro_step} completions (steps_per_generation {sampled}), does not "
             f"hold whole groups of num_generations {group_size}. The nearest steps_per_generation that do: "
-            f"{' and '.join(map(str, near))} (generation_batch_size "
-            f"{' and '.join(str(n * per_micro_step) for n in near)})."
+            f"{_joined(near)} (generation_batch_size {_joined(n * per_micro_step for n in near)})."
         )
     if sampled % accumulation and accumulation % sampled:
-        near = _nearest_multiples(sampled, accumulation)
         raise ConfigError(
             f"steps_per_generation {sampled} and gradient_accumulation_steps {accumulation} must divide one another, so "
             f"that optimizer steps and rounds of sampling end together. The nearest steps_per_generation that do: "
-            f"{' and '.join(map(str, near))}."
+            f"{_joined(_nearest(sampled, accumulation))}."
         )
+    return sampled
 
 
-def _nearest_multiples(number: int, unit: int) -> list[int]:
-    """Return the positive multiples of `unit` below and above a number."""
-    lower = number // unit * unit
-    return sorted({max(lower, unit), lower + unit})
+def _nearest(number: int, factor: int) -> list[int]:
+    """Return the positive multiples of `factor` just below and above a number."""
+    lower = number // factor * factor
+    return sorted({max(lower, factor), lower + factor})
+
+
+def _joined(numbers: Iterable[int]) -> str:
+    return " and ".join(map(str, numbers))

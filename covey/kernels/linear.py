@@ -7,6 +7,7 @@ them into that layout for every token. Elsewhere, and for small float32 matrices
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,33 +20,34 @@ SMALL = 1 << 18
 """Weights of a float32 matrix below which a call into oneDNN costs more than its layout saves."""
 
 
+@dataclass(frozen=True)
 class PackedLinear:
     """A product with weights in oneDNN's layout."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-        self.bias = bias
+    weight: Tensor
+    bias: Tensor | None
 
     def __call__(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self.bias, "none", [], "")
         return product
 
 
+@dataclass(frozen=True)
 class PlainLinear:
     """A product with weights as they are."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight, self.bias = weight, bias
+    weight: Tensor
+    bias: Tensor | None
 
     def __call__(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
 
 
+@dataclass(frozen=True)
 class ConcatLinear:
     """Several products of the same rows, one after the other in the last dimension."""
 
-    def __init__(self, parts: Sequence[Projection]) -> None:
-        self.parts = parts
+    parts: Sequence[Projection]
 
     def __call__(self, rows: Tensor) -> Tensor:
         return torch.cat([part(rows) for part in self.parts], -1)
@@ -62,7 +64,7 @@ def projection(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, may_pack
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     is_small = dtype == torch.float32 and weight.numel() < SMALL
     if may_pack and not is_small and can_pack(weight):
-        return PackedLinear(weight, bias)
+        return PackedLinear(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous()), bias)
     return PlainLinear(weight, bias)
 
 

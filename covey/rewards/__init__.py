@@ -1,4 +1,5 @@
-"""What one completion is worth. Stands alone: needs no trainer and no torch, and runs inside other trainers too.
+"""Rewards: functions and models that give a completion a number. They need neither trainer nor torch, and run inside other
+trainers too.
 
 Names are loaded on first use, so that an import costs what is used of it.
 """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from covey.errors import RewardError, warn
@@ -12,44 +11,17 @@ from covey.rewards.batch import CallCounts, RewardTable
 from covey.rewards.contract import Reward
 from covey.types import Score
 
+Recent = deque[tuple[int, int]]
+"""(hits, samples) of the last batches, the oldest first."""
 Pairs = Sequence[Sequence[int]]
-"""(hits, samples) of each batch, the oldest first."""
+"""The same as plain values."""
 
 
 class BreakerState(TypedDict):
     """Shares that were seen so far, as plain values."""
 
-    failures: dict[str, Pairs]
+    failures: Mapping[str, Pairs]
     covered: Pairs
-
-
-@dataclass
-class RecentShare:
-    """Share over the last samples: how many of how many, batch by batch."""
-
-    size: int
-    counts: deque[tuple[int, int]] = field(default_factory=deque)
-
-    def add(self, hits: int, total: int) -> None:
-        if total:
-            self.counts.append((hits, total))
-        while self.total - (self.counts[0][1] if self.counts else 0) >= self.size:
-            self.counts.popleft()
-
-    @property
-    def total(self) -> int:
-        return sum(total for _, total in self.counts)
-
-    @property
-    def share(self) -> float:
-        return sum(hits for hits, _ in self.counts) / self.total if self.total else 0.0
-
-    @property
-    def is_full(self) -> bool:
-        return self.total >= self.size
-
-    def state(self) -> Pairs:
-        return [list(pair) for pair in self.counts]
 
 
 class Breaker:
@@ -68,23 +40,19 @@ class Breaker:
         if window < 1:
             raise RewardError(f"window={window}: at least one sample.")
         self.max_failure_rate, self.min_coverage, self.window = max_failure_rate, min_coverage, window
-        self._failures: dict[str, RecentShare] = {}
-        self._covered = RecentShare(window)
+        self._failures: dict[str, Recent] = {}
+        self._covered: Recent = deque()
         self._warned: set[str] = set()
 
     def state(self) -> BreakerState:
         """Return what was seen so far, as plain values."""
-        failures = {name: seen.state() for name, seen in self._failures.items()}
-        return {"failures": failures, "covered": self._covered.state()}
+        failures = {name: list(map(list, recent)) for name, recent in self._failures.items()}
+        return {"failures": failures, "covered": list(map(list, self._covered))}
 
     def restore(self, state: BreakerState) -> None:
         """Go on from what `state` returned."""
-
-        def seen(pairs: Pairs) -> RecentShare:
-            return RecentShare(self.window, deque((hits, total) for hits, total in pairs))
-
-        self._failures = {name: seen(pairs) for name, pairs in state["failures"].items()}
-        self._covered = seen(state["covered"])
+        self._failures = {name: deque((h, n) for h, n in pairs) for name, pairs in state["failures"].items()}
+        self._covered = deque((hits, samples) for hits, samples in state["covered"])
 
     def watch(self, rewards: Iterable[Reward], table: RewardTable, size: int) -> None:
         """Take a batch of `size` samples into account.
@@ -100,20 +68,31 @@ class Breaker:
                 self._warned.add(reward.name)
                 warn(_first_failure(reward, counts, scores))
         for name, counts in table.counts.items():
-            seen = self._failures.setdefault(name, RecentShare(self.window))
-            seen.add(counts.num_faults, counts.num_run)
-            if seen.is_full and seen.share > self.max_failure_rate:
+            recent = self._failures.setdefault(name, deque())
+            share, seen = add_batch(recent, counts.num_faults, counts.num_run, self.window)
+            if seen >= self.window and share > self.max_failure_rate:
                 raise RewardError(
-                    f"Reward {name!r} failed on {seen.share:.0%} of the last {seen.total} samples, more than "
+                    f"Reward {name!r} failed on {share:.0%} of the last {seen} samples, more than "
                     f"max_failure_rate={self.max_failure_rate:.0%}. The last failure: {_last_error(table.scores[name])}. A "
                     "reward that does not apply to a sample returns None."
                 )
-        self._covered.add(sum(table.total(row) is not None for row in range(size)), size)
-        if self._covered.is_full and self._covered.share < self.min_coverage:
+        num_scored = sum(table.total(row) is not None for row in range(size))
+        share, seen = add_batch(self._covered, num_scored, size, self.window)
+        if seen >= self.window and share < self.min_coverage:
             raise RewardError(
-                f"Only {self._covered.share:.0%} of the last {self._covered.total} samples were scored, less than "
+                f"Only {share:.0%} of the last {seen} samples were scored, less than "
                 f"min_coverage={self.min_coverage:.0%}. Look at the rewards' failed and applicable shares."
             )
+
+
+def add_batch(recent: Recent, hits: int, samples: int, window: int) -> tuple[float, int]:
+    """Add a batch and drop those that `window` samples do without; return the share of hits in what is left, and its size."""
+    if samples:
+        recent.append((hits, samples))
+    seen = sum(size for _, size in recent)
+    while recent and seen - recent[0][1] >= window:
+        seen -= recent.popleft()[1]
+    return (sum(found for found, _ in recent) / seen if seen else 0.0), seen
 
 
 def _last_error(scores: Sequence[Score]) -> str:

@@ -8,9 +8,9 @@ import pickle
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TypedDict
 
 from covey.rewards.batch import RewardBatch
@@ -43,9 +43,14 @@ def row_keys(reward: Reward, batch: RewardBatch) -> list[Key | None]:
         "completion_ids": batch.completion_ids,
     }
     seen = {name: values for name, values in reward.wanted(columns).items() if len(values) == len(batch)}
-    return [
-        _digest({name: values[row] for name, values in sorted(seen.items())}) for row in range(len(batch))
-    ]
+    keys: list[Key | None] = []
+    for row in range(len(batch)):
+        content = {name: values[row] for name, values in sorted(seen.items())}
+        try:
+            keys.append(hashlib.sha256(pickle.dumps(content, protocol=5)).digest())
+        except Exception:
+            keys.append(None)  # a column of something that cannot be written down; scored anew each time
+    return keys
 
 
 def fingerprint(reward: Reward) -> bytes | None:
@@ -57,13 +62,6 @@ def fingerprint(reward: Reward) -> bytes | None:
     except (OSError, TypeError, pickle.PicklingError, AttributeError):
         return None
     return hashlib.sha256(b"\0".join((reward.name.encode(), code.encode(), settings))).digest()
-
-
-def _digest(content: dict[str, object]) -> Key | None:
-    try:
-        return hashlib.sha256(pickle.dumps(content, protocol=5)).digest()
-    except Exception:
-        return None  # a column of something that cannot be written down; scored anew each time
 
 
 class RewardCache:
@@ -84,14 +82,14 @@ class RewardCache:
     def get(self, reward: Reward, keys: Sequence[Key | None]) -> list[Score | None]:
         """Return the scores that are known, None for the others."""
         with self._lock:
-            prefix = self._prefix(reward)
+            prefix, is_lasting = self._prefix(reward)
             found = [None if key is None else self._memory.get(prefix + key) for key in keys]
             for key, score in zip(keys, found, strict=True):
                 if key is not None and score is not None:
                     self._memory.move_to_end(prefix + key)
             unknown = [i for i, score in enumerate(found) if score is None and keys[i] is not None]
-            if unknown and self.path is not None and self._fingerprint(reward) is not None:
-                with _ScoreFile(self.path) as file:
+            if unknown and self.path is not None and is_lasting:
+                with _score_file(self.path) as file:
                     for i in unknown:
                         row = file.execute(
                             "SELECT value FROM scores WHERE key = ?", (prefix + (keys[i] or b""),)
@@ -105,13 +103,13 @@ class RewardCache:
             k: s for k, s in scores.items() if s.status in ("value", "not_applicable") and s.error is None
         }
         with self._lock:
-            prefix = self._prefix(reward)
+            prefix, is_lasting = self._prefix(reward)
             whole = {prefix + key: score for key, score in sound.items()}
             self._memory |= whole
             while len(self._memory) > self.max_entries:
                 self._memory.popitem(last=False)
-            if whole and self.path is not None and self._fingerprint(reward) is not None:
-                with _ScoreFile(self.path) as file:
+            if whole and self.path is not None and is_lasting:
+                with _score_file(self.path) as file:
                     file.executemany(
                         "INSERT OR REPLACE INTO scores VALUES (?, ?)",
                         [(k, s.value) for k, s in whole.items()],
@@ -119,7 +117,7 @@ class RewardCache:
 
     def state(self, rewards: Iterable[Reward]) -> CacheState:
         """Return the scores of these rewards that are in memory."""
-        owners = {self._prefix(reward): reward.name for reward in rewards}
+        owners = {self._prefix(reward)[0]: reward.name for reward in rewards}
         with self._lock:
             entries = [
                 (owners[key[:PREFIX]], key[PREFIX:], score.value)
@@ -136,7 +134,7 @@ class RewardCache:
 
     def restore(self, state: CacheState, rewards: Iterable[Reward]) -> None:
         """Take up a `state`; scores of rewards that are not there any more are left out."""
-        prefixes = {reward.name: self._prefix(reward) for reward in rewards}
+        prefixes = {reward.name: self._prefix(reward)[0] for reward in rewards}
         size = len(state["keys"]) // max(len(state["values"]), 1)
         with self._lock:
             for i, (owner, value) in enumerate(zip(state["owners"], state["values"], strict=True)):
@@ -144,21 +142,16 @@ class RewardCache:
                 if prefix is not None:
                     self._memory[prefix + state["keys"][i * size : (i + 1) * size]] = _score(value)
 
-    def _prefix(self, reward: Reward) -> bytes:
-        """Return the start of a reward's keys; a reward that cannot be told apart between runs gets one for this run."""
-        return self._fingerprint(reward) or id(reward).to_bytes(PREFIX, "big")
-
-    def _fingerprint(self, reward: Reward) -> bytes | None:
+    def _prefix(self, reward: Reward) -> tuple[bytes, bool]:
+        """Return the start of a reward's keys, and whether it is the same in another run: the reward can be told apart."""
         if id(reward) not in self._fingerprints:
             # The reward is held, so its id stays its own.
             self._fingerprints[id(reward)] = (reward, fingerprint(reward))
-        return self._fingerprints[id(reward)][1]
+        known = self._fingerprints[id(reward)][1]
+        return known or id(reward).to_bytes(PREFIX, "big"), known is not None
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"max_entries": self.max_entries, "path": self.path}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[RewardCache], tuple[int, Path | None]]:
+        return RewardCache, (self.max_entries, self.path)  # without scores and lock
 
 
 def _score(value: float | None) -> Score:
@@ -166,21 +159,11 @@ def _score(value: float | None) -> Score:
     return Score(None, "not_applicable") if value is None else Score(value)
 
 
-class _ScoreFile:
-    """The file of scores for one operation; several processes may use it."""
-
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, timeout=30.0)
-
-    def __enter__(self) -> sqlite3.Connection:
-        self._connection.execute(
+@contextmanager
+def _score_file(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the file of scores for one operation; several processes may use it."""
+    with closing(sqlite3.connect(path, timeout=30.0)) as connection, connection:
+        connection.execute(
             "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL) WITHOUT ROWID"
         )
-        return self._connection
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._connection.commit()
-        self._connection.close()
+        yield connection

@@ -137,8 +137,7 @@ class Reward:
         """
         if hasattr(result, "tolist") and getattr(result, "ndim", 1) == 1:  # numpy arrays and torch tensors
             result = result.tolist()
-        if inspect.isgenerator(result):
-            result = list(result)
+        result = list(result) if inspect.isgenerator(result) else result
         if not isinstance(result, list | tuple):
             raise RewardError(
                 f"Reward {self.name!r} returned {_describe(result)} for {expected} completions. Return a list with one "

@@ -18,7 +18,7 @@ from covey.rewards.reward_metrics import mixture_metrics
 from covey.rewards.routing import in_waves
 from covey.rewards.schedules import start_weight
 from covey.rewards.score_batch import score_batch
-from covey.rewards.state import restore, states_of, warn_of_forgetting
+from covey.rewards.state import kept_memories, restore, warn_of_forgetting
 from covey.types import PromptContent
 
 
@@ -183,7 +183,7 @@ class Mixture(Sequence[Reward]):
         """Return the mixture's memory: states of rewards with a `state_dict` of their own, cached scores, and how often
         rewards failed lately. Plain values and tensors; a checkpoint keeps it."""
         return {
-            "rewards": states_of(self.rewards),
+            "rewards": {name: memory.state_dict() for name, memory in kept_memories(self.rewards).items()},
             "cache": None if self.cache is None else self.cache.state(self.rewards),
             "breaker": self._breaker.state(),
         }

@@ -41,7 +41,7 @@ class RewardOptions:
     tasks: frozenset[str] | None = None
     """The tasks that it applies to, by the mixture's task column; None: all."""
     when: Callable[[Row], bool] | None = None
-    """Whether it applies to a row."""
+    """The test of whether it applies to a row."""
     present: str | None = None
     """A column that must hold something for it to apply."""
     requires: tuple[tuple[str, float], ...] = ()
@@ -52,7 +52,7 @@ class RewardOptions:
     sample_timeout: float | None = None
     """Seconds per sample; in a process or the sandbox. The function is then called with one sample at a time."""
     on_error: OnError = "raise"
-    """What a raised exception, a broken contract or a deadline does: `raise` stops the run; `missing` leaves the sample
+    """The effect of a raised exception, a broken contract or a deadline: `raise` stops the run; `missing` leaves the sample
     out; `zero`, or a number, is the sample's score."""
     scope: Scope = "sample"
     """`group`: called once per group, with all its completions and nothing else."""
@@ -66,20 +66,17 @@ class RewardOptions:
         """Return options as users write them, checked.
 
         Raises:
-            RewardError: an option that does not exist, a value that is none of its values, or a deadline that could not
-                be kept.
+            RewardError: an option that does not exist, a wrong value, or a deadline that could not be kept.
         """
         known = {field.name for field in fields(cls)}
-        unknown = sorted(set(given) - known)
-        if unknown:
+        if unknown := sorted(set(given) - known):
             raise RewardError(
                 f"Reward {name!r}: there is no option {', '.join(map(repr, unknown))}. Options are "
                 f"{', '.join(sorted(known))}."
             )
-        if given.get("tasks") is not None:
-            given["tasks"] = frozenset(
-                {given["tasks"]} if isinstance(given["tasks"], str) else given["tasks"]
-            )
+        tasks = given.get("tasks")
+        if tasks is not None:
+            given["tasks"] = frozenset({tasks} if isinstance(tasks, str) else tasks)
         if "requires" in given:
             given["requires"] = _gates(name, given["requires"])
         options = cls(**given)
@@ -87,30 +84,25 @@ class RewardOptions:
         return options
 
     def _check(self, name: str) -> None:
+        who = f"Reward {name!r}"
         for option, choices in (("where", get_args(Where)), ("scope", get_args(Scope))):
-            if getattr(self, option) not in choices:
-                raise RewardError(
-                    f"Reward {name!r}: {option}={getattr(self, option)!r}; {option} is one of {', '.join(choices)}."
-                )
+            value = getattr(self, option)
+            if value not in choices:
+                raise RewardError(f"{who}: {option}={value!r}; {option} is one of {', '.join(choices)}.")
         if not (self.on_error in ("raise", "missing", "zero") or _is_finite(self.on_error)):
             raise RewardError(
-                f"Reward {name!r}: on_error={self.on_error!r}; it is 'raise', 'missing', 'zero' or a number."
+                f"{who}: on_error={self.on_error!r}; it is 'raise', 'missing', 'zero' or a number."
             )
-        for option in ("timeout", "sample_timeout"):
-            seconds = getattr(self, option)
-            if seconds is not None and not (_is_finite(seconds) and seconds > 0):
-                raise RewardError(
-                    f"Reward {name!r}: {option}={seconds!r}; it is a number of seconds above 0."
-                )
+        for option, value in (("timeout", self.timeout), ("sample_timeout", self.sample_timeout)):
+            if value is not None and not (_is_finite(value) and value > 0):
+                raise RewardError(f"{who}: {option}={value!r}; it is a number of seconds above 0.")
         if self.sample_timeout is not None and self.where not in ("process", "sandbox"):
             raise RewardError(
-                f"Reward {name!r}: sample_timeout needs where='process' or where='sandbox'; with {self.where!r} a single "
-                "sample cannot be stopped."
+                f"{who}: sample_timeout needs where='process' or where='sandbox'; with {self.where!r} a single sample cannot "
+                "be stopped."
             )
         if self.sample_timeout is not None and self.scope == "group":
-            raise RewardError(
-                f"Reward {name!r}: sample_timeout and scope='group' exclude each other; use timeout."
-            )
+            raise RewardError(f"{who}: sample_timeout and scope='group' exclude each other; use timeout.")
 
 
 def reward_name(function: object) -> str:

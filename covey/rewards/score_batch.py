@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 
 from covey.rewards.batch import CallCounts, Notes, RewardBatch, RewardTable
 from covey.rewards.cache import Key, RewardCache, row_keys
 from covey.rewards.contract import Reward
+from covey.rewards.execution.executors import start_thread
 from covey.rewards.execution.guarded import call_guarded
 from covey.rewards.routing import applicable_rows, gate_score, groups_of, in_waves
 from covey.rewards.schedules import Weight, progress_of, weight_at
@@ -41,12 +41,15 @@ def score_batch(
     for wave in in_waves(rewards):
         scored = {name: run.scores for name, run in done.items()}
         runs = [_RewardRun(reward, batch, task_column, scored) for reward in wave]
-        waiting = [_in_background(run, cache) for run in runs if not run.reward.is_inline]
+        # In threads of their own, where they only wait.
+        waiting = [
+            start_thread(partial(run.run, cache), "covey-rewards") for run in runs if not run.reward.is_inline
+        ]
         for run in runs:
             if run.reward.is_inline:
                 run.run(cache)
-        for future in waiting:
-            future.result()
+        for _, outcome in waiting:
+            outcome.result()
         for run in runs:
             done[run.reward.name] = run
             notes.take(run.notes, [[row] for row in range(len(batch))])
@@ -125,18 +128,3 @@ class _RewardRun:
         if cache:  # the scores are there once the caller asks for the next call
             found = {key: self.scores[rows[0]] for key, rows in targets.items() if isinstance(key, bytes)}
             cache.put(self.reward, found)
-
-
-def _in_background(run: _RewardRun, cache: RewardCache | None) -> Future[None]:
-    """Start a run in a thread, where it only waits; a daemon, so that nobody waits for it when another one raises."""
-    future: Future[None] = Future()
-
-    def work() -> None:
-        try:
-            run.run(cache)
-            future.set_result(None)
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="covey-rewards", daemon=True).start()
-    return future

@@ -21,14 +21,9 @@ class Stateful(Protocol):
     def load_state_dict(self, state: object, /) -> object: ...
 
 
-def states_of(rewards: Iterable[Reward]) -> dict[str, object]:
-    """Return the state of each reward that has a memory, by name."""
-    return {name: owner.state_dict() for name, owner in _within_reach(rewards).items()}
-
-
 def restore(rewards: Iterable[Reward], states: Mapping[str, object]) -> list[str]:
     """Give rewards their states back; return, for people, the rewards that found none and the states that nobody took."""
-    owners = _within_reach(rewards)
+    owners = kept_memories(rewards)
     for name in owners.keys() & states.keys():
         owners[name].load_state_dict(states[name])
     new = [
@@ -45,7 +40,7 @@ def restore(rewards: Iterable[Reward], states: Mapping[str, object]) -> list[str
 def warn_of_forgetting(rewards: Iterable[Reward]) -> None:
     """Warn of each reward whose memory checkpoints cannot keep."""
     rewards = list(rewards)
-    kept = _within_reach(rewards)
+    kept = kept_memories(rewards)
     for reward in rewards:
         if memory_of(reward.function) is not None and reward.name not in kept:
             warn(
@@ -62,7 +57,7 @@ def memory_of(function: RewardFunction) -> Stateful | None:
     return None
 
 
-def _within_reach(rewards: Iterable[Reward]) -> dict[str, Stateful]:
+def kept_memories(rewards: Iterable[Reward]) -> dict[str, Stateful]:
     """Return the memories in this process, by the reward's name."""
     found = {r.name: memory_of(r.function) for r in rewards if r.options.where in ("inline", "thread")}
     return {name: memory for name, memory in found.items() if memory is not None}

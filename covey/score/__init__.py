@@ -1,1 +1,1 @@
-
+"""Step 2 of GRPO: groups → scores of all rewards → advantages, in numpy."""

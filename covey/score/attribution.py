@@ -14,26 +14,22 @@ from covey.score.advantages import Floats, deviation, has_spread, rows_of
 
 
 def contributions(values: ArrayLike, weights: ArrayLike, totals: ArrayLike, groups: ArrayLike) -> Floats:
-    """Return the absolute contribution of each reward to the advantages, summed over completions.
+    """Sum the absolute contribution of each reward to the advantages, shape (rewards,); all 0 where no group has spread.
 
     Args:
         values: NaN where a reward has no value. Shape (completions, rewards).
         weights: one per reward, or one per completion and reward. Shape (rewards,) or (completions, rewards).
         totals: the weighted sums, NaN where nothing scored. Shape (completions,).
         groups: id of the prompt of each completion. Shape (completions,).
-
-    Returns:
-        Shape (rewards,); all 0 where no group has spread.
     """
     values, totals = np.asarray(values, dtype=np.float64), np.asarray(totals, dtype=np.float64)
     weighed, found = values * np.asarray(weights), np.zeros(values.shape[1])
     for rows in rows_of(groups):
         if not has_spread(totals[rows]):
             continue
-        scored = ~np.isnan(totals[rows])
-        parts = weighed[rows][scored]
-        for k in range(values.shape[1]):
-            applies = parts[~np.isnan(parts[:, k]), k]
+        scored = rows[~np.isnan(totals[rows])]
+        for k, column in enumerate(weighed[scored].T):
+            applies = column[~np.isnan(column)]
             if applies.size:
                 found[k] += np.abs(applies - applies.mean()).sum() / deviation(totals[rows])
     return found

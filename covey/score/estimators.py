@@ -103,9 +103,6 @@ def estimator(
         return BASELINES[name]
     if aggregation == "sum_then_normalize":
         return lambda o: group_advantages(o.totals, o.groups, scale)
-
-    def gdpo(outcomes: Outcomes) -> Floats:
-        values = np.where(np.isnan(outcomes.totals)[:, None], np.nan, outcomes.values)
-        return gdpo_advantages(values, outcomes.weights, outcomes.groups)
-
-    return gdpo
+    return lambda o: gdpo_advantages(
+        np.where(np.isnan(o.totals)[:, None], np.nan, o.values), o.weights, o.groups
+    )

@@ -12,11 +12,7 @@ from covey.types import Group, ScoredGroup
 
 
 def reward_metrics(scored: Sequence[ScoredGroup], names: Sequence[str]) -> dict[str, Metric]:
-    """Return the metrics of totals, of each reward alone, and of groups without spread.
-
-    Args:
-        names: of the rewards, so that the metrics are there also where there is no group.
-    """
+    """Return the metrics of totals, of groups without spread, and of each reward, also where there is no group."""
     by_group = [[t for t in s.totals if t is not None] for s in scored]
     metrics: dict[str, Metric] = {
         "reward": Mean.of(t for totals in by_group for t in totals),
@@ -34,24 +30,19 @@ def reward_metrics(scored: Sequence[ScoredGroup], names: Sequence[str]) -> dict[
     return metrics
 
 
-def task_metrics(scored: Sequence[ScoredGroup], column: str) -> dict[str, Metric]:
-    """Return mean reward and number of scored completions of each task, which a column of the row names."""
-    totals: dict[str, list[float]] = {}
+def task_metrics(scored: Sequence[ScoredGroup], column: str, tasks: Sequence[str] = ()) -> dict[str, Metric]:
+    """Return mean reward and number of scored completions of each task, which a column of the row names.
+
+    Args:
+        tasks: those that are there although no row names them, without a measurement.
+    """
+    totals: dict[str, list[float]] = {task: [] for task in tasks}
     for s in scored:
         task = s.group.prompt.columns.get(column)
         if task is not None:
             totals.setdefault(str(task), []).extend(t for t in s.totals if t is not None)
-    metrics: dict[str, Metric] = {}
-    for task, values in totals.items():
-        metrics[f"tasks/{task}/reward"] = Mean.of(values)
-        metrics[f"tasks/{task}/count"] = Total(len(values))
-    return metrics
-
-
-def no_task_metrics(tasks: Sequence[str]) -> dict[str, Metric]:
-    """Return the names of `task_metrics`, without a measurement, so that the keys are there from the first step on."""
-    rewards: dict[str, Metric] = {f"tasks/{task}/reward": Mean(0.0, 0.0) for task in tasks}
-    return rewards | {f"tasks/{task}/count": Total(0) for task in tasks}
+    metrics: dict[str, Metric] = {f"tasks/{task}/reward": Mean.of(totals[task]) for task in totals}
+    return metrics | {f"tasks/{task}/count": Total(len(totals[task])) for task in totals}
 
 
 def completion_metrics(groups: Sequence[Group]) -> dict[str, Metric]:

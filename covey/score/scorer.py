@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -90,8 +91,5 @@ class Scorer:
         for name, share in zip(names, shares, strict=True):
             metrics[f"rewards/{name}/advantage_share"] = Mean(float(share), float(shares.sum()))
 
-        ends = np.cumsum([len(s.totals) for s in scored])[:-1]
-        by_group = np.split(advantages, ends) if scored else []
-        return [
-            replace(s, advantages=tuple(map(float, a))) for s, a in zip(scored, by_group, strict=True)
-        ], metrics
+        left = iter(advantages.tolist())
+        return [replace(s, advantages=tuple(islice(left, len(s.totals)))) for s in scored], metrics

@@ -95,12 +95,14 @@ def _named(train_dataset: object, eval_dataset: object) -> dict[str, object]:
     return {"train_dataset": train_dataset} | {f"eval_dataset[{n!r}]": part for n, part in parts.items()}
 
 
-def check_own_loss(args: GRPOConfig, loss: Loss) -> None:
+def check_own_loss(args: GRPOConfig, loss: Loss | None) -> None:
     """Refuse a loss of the user's own that is no function, or comes with settings of the losses that it replaces.
 
     Raises:
         ConfigError: it does.
     """
+    if loss is None:
+        return
     if not callable(loss):
         raise ConfigError(
             f"loss is {loss!r}; it must be a function of LossTerms that returns one loss per token. A loss that has a name "

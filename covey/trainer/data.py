@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
@@ -20,6 +20,15 @@ from covey.sample.prompts import PromptReader, seed_keys
 from covey.types import Prompt, ScoredGroup
 
 T = TypeVar("T")
+
+
+class MapRows(Protocol):
+    """A dataset whose rows can be read by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Mapping[str, object]: ...
+
 
 Numbered = tuple[int, Mapping[str, object]]
 """A row and its position in the dataset."""
@@ -102,7 +111,7 @@ def make_loader(
 class NumberedRows(Dataset[Numbered]):
     """A map-style dataset whose items know their position."""
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows: MapRows) -> None:
         self.rows = rows
 
     def __len__(self) -> int:
@@ -179,12 +188,12 @@ class RolloutStream(IterableDataset[list[Numbered]]):
 # --- what a dataset says about itself ---------------------------------------------------------------------------------------
 
 
-def is_map_style(rows: object) -> bool:
+def is_map_style(rows: object) -> TypeGuard[MapRows]:
     """Return whether rows can be read by number."""
     return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
 
 
-def column_names(rows: Any) -> list[str] | None:
+def column_names(rows: object) -> list[str] | None:
     """Return the names of the columns; None where the dataset does not say without being read."""
     names = getattr(rows, "column_names", None)
     if isinstance(names, list):
@@ -194,16 +203,17 @@ def column_names(rows: Any) -> list[str] | None:
     return None
 
 
-def task_names(dataset: Any, column: str) -> list[str]:
+def task_names(dataset: object, column: str) -> list[str]:
     """Return the tasks of a map-style dataset; none where it has no such column, or more values than tasks can be."""
     if dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
         return []
-    values = dataset[column] if hasattr(dataset, "column_names") else [row.get(column) for row in dataset]
+    rows: Any = dataset
+    values = rows[column] if hasattr(dataset, "column_names") else [row.get(column) for row in rows]
     names = sorted({str(value) for value in values if value is not None})
     return names if len(names) <= MOST_TASKS else []
 
 
-def kept_rows(dataset: Any, reader: PromptReader) -> list[int] | None:
+def kept_rows(dataset: object, reader: PromptReader) -> list[int] | None:
     """Return the numbers of the rows that may be drawn; None for a stream.
 
     Raises:

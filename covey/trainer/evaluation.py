@@ -26,9 +26,9 @@ def sample_and_score(
     group_size: int,
     settings: Sampling,
     completions_per_call: int,
-    trainer_state: Any = None,
+    trainer_state: object = None,
 ) -> tuple[list[ScoredGroup], dict[str, Metric]]:
-    """Every prompt once, `group_size` completions each.
+    """Sample and score every prompt once, `group_size` completions each.
 
     Args:
         completions_per_call: completions that are sampled and scored together; at least one group is.
@@ -50,7 +50,7 @@ def sample_and_score(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `compute_metrics` is given: every completion of an evaluation, side by side."""
+    """The input of `compute_metrics`: every completion of an evaluation, side by side."""
 
     prompts: list[PromptContent]
     completions: list[PromptContent]
@@ -65,6 +65,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup]) -> Evaluation:
+        """Lay the completions of all groups side by side."""
         each = [(number, s, i) for number, s in enumerate(groups) for i in range(len(s.totals))]
         contents = [s.group.contents() for s in groups]
         columns = list(dict.fromkeys(name for s in groups for name in s.group.prompt.columns))
@@ -83,9 +84,9 @@ ComputeMetrics = Callable[[Evaluation], Mapping[str, float]]
 
 
 def own_prompts(
-    rows: Iterable[Mapping[str, Any]], reader: PromptReader, rank: int, ranks: int
+    rows: Iterable[Mapping[str, object]], reader: PromptReader, rank: int, ranks: int
 ) -> list[Prompt]:
-    """Every `ranks`-th row, from the `rank`-th on."""
+    """Read the prompts of every `ranks`-th row, from the `rank`-th on."""
     return [
         reader.read(row, number, (number, 0)) for number, row in enumerate(rows) if number % ranks == rank
     ]
@@ -96,7 +97,7 @@ def joined(
     task_column: str,
     compute_metrics: ComputeMetrics | None,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
-    """Numbers and groups of an evaluation, in the order of the rows, from those of every process.
+    """Return numbers and groups of an evaluation, in the order of the rows, from those of every process.
 
     Args:
         compute_metrics: gives numbers more.
@@ -109,7 +110,7 @@ def joined(
 
 
 def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]:
-    """Intervals over prompts, pass@k, and the same for each task.
+    """Return intervals over prompts, pass@k, and the same for each task.
 
     A reward whose values are all 0 or 1 is taken for a verdict, and its mean for an accuracy.
 

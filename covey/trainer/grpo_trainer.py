@@ -11,41 +11,65 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
-from covey.config import GRPOConfig
+from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
-from covey.models.inspect import context_length
-from covey.plan import warn_if_cycled
 from covey.sample.engine import Engine, in_order
-from covey.score.score_metrics import completion_metrics, no_task_metrics, task_metrics, token_metrics
-from covey.trainer import checks, parts
+from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
+from covey.trainer import checks
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
-from covey.trainer.data import Numbered, ShardedPrompts, kept_rows, make_loader, task_names
+from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.dynamic_sampling import DynamicSampling
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
 from covey.trainer.nonfinite import NonfiniteGuard
-from covey.trainer.run_log import RunLog
+from covey.trainer.parts import (
+    ModelSource,
+    load_policy,
+    load_rewards,
+    make_engine,
+    make_entropy_bonus,
+    make_eval_sampling,
+    make_prompts,
+    make_run_log,
+    make_sampling,
+    make_scorer,
+    make_updater,
+    prepare_gradients,
+    signal_test,
+)
 from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update.micro_batch import MicroBatch
 from covey.update.rollout_buffer import RolloutBuffer
 from covey.update.samples import Sample, samples_of
 from covey.update.terms import Loss
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers.utils.quantization_config import QuantizationConfigMixin
 
 T = TypeVar("T")
 
@@ -94,40 +118,32 @@ class GRPOTrainer(CheckpointedTrainer):
 
     def __init__(
         self,
-        model: str | nn.Module | Any,
-        reward_funcs: Any,
+        model: str | ModelConfig | nn.Module,
+        reward_funcs: object,
         args: GRPOConfig | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        reward_processing_classes: Any = None,
+        train_dataset: object = None,
+        eval_dataset: object = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        reward_processing_classes: object = None,
         callbacks: list[TrainerCallback] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        peft_config: Any = None,
-        model_init_kwargs: dict[str, Any] | None = None,
-        quantization_config: Any = None,
+        optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
+        peft_config: PeftConfig | None = None,
+        model_init_kwargs: dict[str, object] | None = None,
+        quantization_config: QuantizationConfigMixin | None = None,
         compute_metrics: Callable[[Evaluation], Mapping[str, float]] | None = None,
         loss: Loss | None = None,
     ) -> None:
-        source = parts.ModelSource(
-            model, processing_class, peft_config, model_init_kwargs, quantization_config
-        )
+        source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or source.default_settings()
-        if loss is not None:
-            checks.check_own_loss(args, loss)
-        rewards, weights = parts.load_rewards(
-            args, reward_funcs, reward_processing_classes, train_dataset, eval_dataset
-        )
+        checks.check_own_loss(args, loss)
+        rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
+        checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
-        tokenizer, policy, ending = parts.load_policy(args, source)
-        self.sampling = parts.make_sampling(args, ending, tokenizer.pad_token_id)
-        self.eval_sampling = parts.make_eval_sampling(args, self.sampling)
-        reader = parts.prompt_reader(args, tokenizer, context_length(policy))
-        kept = kept_rows(train_dataset, reader)
-        self.plan = parts.training_plan(args, kept, train_dataset is not None)
-        self.prompts = ShardedPrompts(self.plan, reader, kept, args.process_index)
-        warn_if_cycled(self.plan)
-        args.gradient_accumulation_steps = self.plan.accumulation
+        tokenizer, policy, ending = load_policy(args, source)
+        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
+        self.eval_sampling = make_eval_sampling(args, self.sampling)
+        self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
+        self.plan = self.prompts.plan
         super().__init__(
             model=policy,
             args=args,
@@ -141,26 +157,25 @@ class GRPOTrainer(CheckpointedTrainer):
         # Some releases know no `loss_is_scaled_for_ga`; there this stops the division by the accumulation.
         self.model_accepts_loss_kwargs = True
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
-        parts.prepare_gradients(policy, self.accelerator)
-        self.run_log: RunLog = parts.make_run_log(
-            args, self.plan, weights, policy, source.name, train_dataset
-        )
-        self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
-        self.resume_command: str | None = None
-        """The command that goes on with the run, where the program knows one."""
-
+        prepare_gradients(policy, self.accelerator)
         tasks = task_names(train_dataset, args.task_column)
         rewards.tasks |= set(tasks)
-        self.run_log.note({**no_task_metrics(tasks), "num_tokens": Total(0)})
-        self.engine: Engine = parts.make_engine(args, tokenizer, ending, self.accelerator.autocast)
-        self.scorer = parts.make_scorer(args, rewards, weights)
-        self.has_signal = parts.signal_test(args, weights)
+        self.run_log = make_run_log(args, self.plan, weights, policy, source.name, train_dataset)
+        self.run_log.note({**task_metrics((), args.task_column, tasks), "num_tokens": Total(0)})
+        self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
+        self.scorer = make_scorer(args, rewards, weights)
+        self.has_signal = signal_test(args, weights)
         self.rollout = RolloutBuffer()
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
-        self.updater = parts.make_updater(
+        self.updater = make_updater(
             args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
         )
         self.num_weights = sum(p.numel() for p in policy.parameters())
+        self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
+        self._add_callbacks()
+
+    def _add_callbacks(self) -> None:
+        """Add what stops, closes and records a run, in this order; a live display takes the place of progress bars."""
         if self.run_log.settings["display"] == "live":
             self.remove_callback(ProgressCallback)
             self.remove_callback(PrinterCallback)
@@ -303,7 +318,10 @@ class GRPOTrainer(CheckpointedTrainer):
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+        self,
+        eval_dataset: object = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Sample and score every row of the evaluation dataset once; no loss, and no trace in the training run.
 
@@ -317,13 +335,13 @@ class GRPOTrainer(CheckpointedTrainer):
         if dataset is None:
             raise DatasetError("There is nothing to evaluate on. Pass eval_dataset.")
         if not isinstance(dataset, dict):
-            return self._evaluate_one(dataset, metric_key_prefix)
+            return self._evaluate_one(cast(Iterable[Mapping[str, object]], dataset), metric_key_prefix)
         results = [
             self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}") for name, part in dataset.items()
         ]
         return {name: value for result in results for name, value in result.items()}
 
-    def _evaluate_one(self, dataset: Any, prefix: str) -> dict[str, float]:
+    def _evaluate_one(self, dataset: Iterable[Mapping[str, object]], prefix: str) -> dict[str, float]:
         start = time.perf_counter()
         prompts = own_prompts(dataset, self.prompts.reader, self.args.process_index, self.args.world_size)
         self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
@@ -352,7 +370,10 @@ class GRPOTrainer(CheckpointedTrainer):
     # --- a run, from its first step to its end ------------------------------------------------------------------------
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: object = None,
+        ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Train; see `transformers.Trainer.train`.
 
@@ -372,10 +393,10 @@ class GRPOTrainer(CheckpointedTrainer):
         checkpoint = self.choose_checkpoint(asked)
         checked_reward_states(self.scorer.rewards)
         self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
-        self.updater.bonus.restart()
+        self.updater.bonus = make_entropy_bonus(self.args)
         try:
             with self.stop.signals.listening():
-                result = super().train(checkpoint, *args, **kwargs)
+                result = super().train(checkpoint, trial, ignore_keys_for_eval)
         except KeyboardInterrupt:
             self.run_log.close("interrupted", "Stopped from the keyboard.")
             raise

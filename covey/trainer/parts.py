@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate import Accelerator, DistributedType
@@ -19,7 +19,8 @@ from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
 from covey.models import adapters, loading
-from covey.plan import Plan, make_plan
+from covey.models.inspect import context_length
+from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
@@ -32,6 +33,7 @@ from covey.score.filters import carries_signal
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks
+from covey.trainer.data import ShardedPrompts, kept_rows
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
 from covey.types import Scale, ScoredGroup
@@ -47,14 +49,17 @@ from covey.update.terms import Loss
 from covey.update.token_selection import TokenSelection
 from covey.update.updater import KlPenalty, Updater
 
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
 
 @dataclass(frozen=True)
 class ModelSource:
     """The policy that a trainer is given, and what belongs to it; see `covey.GRPOTrainer`."""
 
     model: str | ModelConfig | nn.Module
-    processing_class: Any
-    peft_config: Any
+    processing_class: PreTrainedTokenizerBase | None
+    peft_config: PeftConfig | None
     model_init_kwargs: Mapping[str, object] | None
     quantization_config: QuantizationConfigMixin | None
 
@@ -68,13 +73,11 @@ class ModelSource:
 
 
 def load_rewards(
-    args: GRPOConfig, functions: object, tokenizers: object, train_dataset: object, eval_dataset: object
+    args: GRPOConfig, functions: object, tokenizers: object
 ) -> tuple[Mixture, Mapping[str, float]]:
-    """Return the rewards and their weights by name; every column that they need is in the datasets."""
+    """Return the rewards and their weights by name."""
     rewards = as_mixture(functions, tokenizers, args.device)
-    weights = checks.reward_weights(rewards, args.reward_weights)
-    checks.check_columns(rewards, train_dataset, eval_dataset)
-    return rewards, weights
+    return rewards, checks.reward_weights(rewards, args.reward_weights)
 
 
 def as_mixture(
@@ -184,6 +187,21 @@ def prompt_reader(
         context,
         args.max_completion_length,
     )
+
+
+def make_prompts(
+    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase, policy: nn.Module, dataset: object
+) -> ShardedPrompts:
+    """Build what reads the prompts of this process, with the plan of the run, whose accumulation the settings take over.
+
+    It warns where prompts are repeated within a round.
+    """
+    reader = prompt_reader(args, tokenizer, context_length(policy))
+    kept = kept_rows(dataset, reader)
+    plan = training_plan(args, kept, dataset is not None)
+    warn_if_cycled(plan)
+    args.gradient_accumulation_steps = plan.accumulation
+    return ShardedPrompts(plan, reader, kept, args.process_index)
 
 
 def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
@@ -356,11 +374,11 @@ def make_updater(
         run_log.note({"update/out_of_memory": Total(1)})
 
     return Updater(
-        Forward(policy, args.temperature),
-        make_objective(args, loss),
-        make_reduction(args),
-        make_selection(args, loss),
-        make_entropy_bonus(args),
+        forward=Forward(policy, args.temperature),
+        objective=make_objective(args, loss),
+        reduction=make_reduction(args),
+        selection=make_selection(args, loss),
+        bonus=make_entropy_bonus(args),
         reference=Reference(policy) if args.beta else None,
         kl_penalty=make_kl_penalty(args),
         oom_retry=OomRetry(

@@ -48,12 +48,8 @@ class EntropyBonus:
     """
 
     def __init__(self, coef: float, adaptation: Adaptation | None = None) -> None:
-        self.initial, self.adaptation = coef, adaptation
-        self.coef, self.is_given, self.seen = coef, adaptation is None, Mean(0.0, 0.0)
-
-    def restart(self) -> None:
-        """Go back to the beginning of a run."""
-        self.coef, self.is_given, self.seen = self.initial, self.adaptation is None, Mean(0.0, 0.0)
+        self.coef, self.adaptation = coef, adaptation
+        self.is_given, self.seen = adaptation is None, Mean(0.0, 0.0)
 
     @property
     def present(self) -> float:
@@ -63,7 +59,7 @@ class EntropyBonus:
     @property
     def is_used(self) -> bool:
         """True where any step may use a bonus."""
-        return self.adaptation is not None or self.initial != 0.0
+        return self.adaptation is not None or self.coef != 0.0
 
     def observe(self, entropy: Mean) -> None:
         """Take note of the entropy of a micro-batch of the present step."""

@@ -13,13 +13,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from covey.models.inspect import accepted_arguments, innermost
-from covey.update.logprob_forward import LogprobRequest, has_body_and_head, install_logprob_forward
+from covey.update.logprob_forward import LogprobRequest, body_and_head, logprob_forward
 from covey.update.micro_batch import MicroBatch
 from covey.update.packed_attention import packed
 from covey.update.packing import pack
@@ -45,7 +47,7 @@ class Forward:
         self.temperature = temperature
         self.causal = innermost(policy)
         self.sliding_window = shortest_window(policy)
-        self.is_fast = fast and has_body_and_head(policy)
+        self.is_fast = fast and all(isinstance(part, nn.Module) for part in body_and_head(self.causal))
         self.is_checked = False
         # ZeRO-3 gathers weights as a model's own forward pass asks for them, which packing does not follow.
         if self.is_fast and any(hasattr(p, "ds_id") for p in policy.parameters()):
@@ -53,7 +55,8 @@ class Forward:
             logger.warning(
                 "With DeepSpeed ZeRO-3 completions are trained row by row, without packing. FSDP2 packs."
             )
-        install_logprob_forward(policy)
+        # Before the model is wrapped for training: wrappers act on its own `forward`.
+        self.causal.forward = MethodType(logprob_forward, self.causal)
 
     def __call__(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Compute the log-probability of each completion token, and the entropy of its distribution.
@@ -128,7 +131,7 @@ def _unwrapped(causal: Any) -> Iterator[set[torch.dtype]]:
     seen: set[torch.dtype] = set()
     hook = causal.get_input_embeddings().register_forward_hook(lambda _m, _x, out: seen.add(out.dtype))
     wrapped = causal.forward
-    install_logprob_forward(causal)
+    causal.forward = MethodType(logprob_forward, causal)
     try:
         yield seen
     finally:
@@ -149,25 +152,18 @@ def packed_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.
 
 def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Compute the same the plain way: one row per completion, padded on the right, the model's own logits."""
+    rows = [torch.tensor([*p, *c]) for p, c in zip(batch.prompts, batch.completions, strict=True)]
     device = batch.mask.device
-    ids = [[*p, *c] for p, c in zip(batch.prompts, batch.completions, strict=True)]
-    width = max(map(len, ids))
-    arguments: dict[str, Any] = {
-        "input_ids": torch.tensor([i + [0] * (width - len(i)) for i in ids], device=device),
-        "attention_mask": torch.tensor([[1] * len(i) + [0] * (width - len(i)) for i in ids], device=device),
-        "use_cache": False,
-    }
-    accepted = accepted_arguments(model)
-    if "position_ids" in accepted:
-        arguments["position_ids"] = torch.arange(width, device=device).expand(len(ids), -1)
+    ids = pad_sequence(rows, batch_first=True).to(device)  # (rows, positions)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(device)
     # A token is predicted by the position before it; logits are made from the first such position on.
     starts = [len(p) - 1 for p in batch.prompts]
-    first, last = min(starts), width - 1
-    if "logits_to_keep" in accepted:
-        arguments["logits_to_keep"] = torch.arange(first, last, device=device)
-        logits: Tensor = model(**arguments).logits  # (rows, last - first, vocab)
-    else:
-        logits = model(**arguments).logits[:, first:last]
+    first, last = min(starts), ids.shape[1] - 1
+    positions = torch.arange(ids.shape[1], device=device)
+    optional = {"position_ids": positions.expand(len(rows), -1), "logits_to_keep": positions[first:last]}
+    more = {name: optional[name] for name in optional.keys() & accepted_arguments(model)}
+    logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False, **more).logits
+    logits = logits if "logits_to_keep" in more else logits[:, first:last]  # (rows, last - first, vocab)
     picked = [logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
     logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)  # (tokens, vocab)
     entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)

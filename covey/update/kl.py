@@ -54,18 +54,3 @@ def kl_loss(estimator: KlEstimator, logprobs: Tensor, ref_logprobs: Tensor, rati
     if ratios is None:
         return values
     return values * (ratios.detach() if estimator == "k2" else ratios)
-
-
-def completion_divergences(
-    estimator: KlEstimator, logprobs: Tensor, ref_logprobs: Tensor, row: Tensor, num_rows: int
-) -> list[float]:
-    """Compute the divergence of each completion, summed over its tokens: the penalty on its reward, in nats.
-
-    Args:
-        logprobs, ref_logprobs: of the tokens that the policy wrote, shape (tokens,).
-        row: the completion of each token, shape (tokens,).
-        num_rows: completions.
-    """
-    values = ESTIMATORS[estimator](logprobs, ref_logprobs)
-    sums: list[float] = values.new_zeros(num_rows).index_add(0, row, values).tolist()
-    return sums

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from covey.kernels.head_logprobs import LogitForm, chunk_rows, chunked_logprobs
-from covey.models.inspect import compute_dtype, innermost
+from covey.models.inspect import compute_dtype
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -36,17 +35,11 @@ class LogprobRequest:
     """More arguments for the body, such as the layout of a packed row."""
 
 
-def install_logprob_forward(model: nn.Module) -> None:
-    """Replace `forward` of the causal model inside `model` by `logprob_forward`, before it is wrapped for training."""
-    causal = innermost(model)
-    causal.forward = MethodType(logprob_forward, causal)
-
-
-def has_body_and_head(model: nn.Module) -> bool:
-    """Return whether the model has a body and a head that can be called one after the other."""
-    causal: Any = innermost(model)
-    head = causal.get_output_embeddings() if hasattr(causal, "get_output_embeddings") else None
-    return isinstance(head, nn.Module) and isinstance(_body(causal), nn.Module)
+def body_and_head(causal: nn.Module) -> tuple[Any, Any]:
+    """Return the parts of a causal model that can be called one after the other; None for one that it does not have."""
+    body = getattr(causal, getattr(causal, "base_model_prefix", "") or "model", None)
+    get_head = getattr(causal, "get_output_embeddings", None)
+    return body, None if get_head is None else get_head()
 
 
 def logprob_forward(
@@ -57,21 +50,18 @@ def logprob_forward(
         return type(self).forward(self, *args, **kwargs)
     request = logprob_request
     given = {name: value for name, value in kwargs.items() if value is not None}
-    hidden = _body(self)(**given, **request.body_arguments).last_hidden_state  # (rows, positions, hidden)
+    body, head = body_and_head(self)
+    hidden = body(**given, **request.body_arguments).last_hidden_state  # (rows, positions, hidden)
     picked = hidden.flatten(0, 1)[request.predicts]  # (tokens, hidden)
     form = logit_form(self.config, request.temperature)
     vocabulary = self.config.get_text_config().vocab_size
-    return head_logprobs(self.get_output_embeddings(), picked, request.targets, form, vocabulary)
-
-
-def _body(causal: nn.Module) -> Any:
-    return getattr(causal, getattr(causal, "base_model_prefix", "") or "model", None)
+    return head_logprobs(head, picked, request.targets, form, vocabulary)
 
 
 def head_logprobs(
     head: nn.Module, hidden: Tensor, targets: Tensor, form: LogitForm, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute log-probabilities and entropies from hidden states, by the model's own head.
+    """Compute log-probabilities and entropies, two float32 tensors of shape (tokens,), by the model's own head.
 
     A plain linear head goes through the chunked function; one that an adapter has wrapped is called as it is, chunk by
     chunk, and run again in the backward pass.
@@ -80,18 +70,12 @@ def head_logprobs(
         hidden: shape (tokens, hidden).
         targets: ids, shape (tokens,).
         vocabulary: number of logits.
-
-    Returns:
-        Two float32 tensors of shape (tokens,).
     """
     if type(head) is nn.Linear:
         hidden = hidden.to(compute_dtype(hidden.device, head.weight.dtype))
         return chunked_logprobs(hidden, head.weight, head.bias, targets, form)
-    rows = chunk_rows(vocabulary)
-    parts = [
-        checkpoint(_logprobs_of, head, hidden[i : i + rows], targets[i : i + rows], form, use_reentrant=False)
-        for i in range(0, hidden.shape[0], rows)
-    ]
+    chunks = zip(*(x.split(chunk_rows(vocabulary)) for x in (hidden, targets)), strict=True)
+    parts = [checkpoint(_logprobs_of, head, h, t, form, use_reentrant=False) for h, t in chunks]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 

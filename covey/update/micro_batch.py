@@ -116,15 +116,12 @@ class MicroBatch:
         return replace(self, **moved)
 
 
-def micro_batch(
-    samples: Sequence[Sample], rows: Sequence[int], weights: Sequence[float], num_dropped: int = 0
-) -> MicroBatch:
-    """Build one micro-batch of the given samples.
+def micro_batch(samples: Sequence[Sample], rows: Sequence[int], weights: Sequence[float]) -> MicroBatch:
+    """Build one micro-batch.
 
     Args:
         rows: number of each sample within the rollout.
         weights: weight of each sample's tokens in the loss.
-        num_dropped: samples that were left out.
     """
     mask = [kept and s.in_loss for s in samples for kept in s.completion.loss_mask]
     logprobs = [p for s in samples for p in s.completion.plain_logprobs]
@@ -137,7 +134,6 @@ def micro_batch(
         mask=torch.tensor(mask, dtype=torch.bool),
         sampler_logprobs=torch.tensor(logprobs, dtype=torch.float32),
         rows=tuple(rows),
-        num_dropped=num_dropped,
     )
 
 
@@ -175,14 +171,11 @@ def build_micro_batches(
         for (numbers, part), count in zip(step, counts, strict=True):
             weights = row_weights(reduction, *count, totals)
             kept = contributing_rows(part, weights, every_row_is_needed)
-            batches.append(
-                micro_batch(
-                    [part[k] for k in kept],
-                    [numbers[k] for k in kept],
-                    [weights[k] for k in kept],
-                    num_dropped=len(part) - len(kept),
-                )
+            batch = micro_batch(
+                [part[k] for k in kept], [numbers[k] for k in kept], [weights[k] for k in kept]
             )
+            batch.num_dropped = len(part) - len(kept)
+            batches.append(batch)
     return batches
 
 
@@ -198,13 +191,9 @@ def contributing_rows(
         weights: weight of a token of each completion; 0 where none enters the loss.
         every_row_is_needed: whether a completion of advantage 0 has a loss too.
     """
-    kept = [
-        number
-        for number, (sample, weight) in enumerate(zip(samples, weights, strict=True))
-        if weight and (every_row_is_needed or sample.advantage)
-    ]
+    has_loss = [w and (every_row_is_needed or s.advantage) for s, w in zip(samples, weights, strict=True)]
+    kept = [number for number, has in enumerate(has_loss) if has]
     if kept or not samples:
         return kept
-    return [
-        min(range(len(samples)), key=lambda i: len(samples[i].prompt.ids) + len(samples[i].completion.ids))
-    ]
+    lengths = [len(s.prompt.ids) + len(s.completion.ids) for s in samples]
+    return [lengths.index(min(lengths))]

@@ -51,14 +51,9 @@ class Objective:
         """Compute the share of one micro-batch in the loss of its optimizer step: a scalar, and metrics over its tokens.
 
         Raises:
-            ConfigError: a loss of the user's own breaks the contract, see `check_token_losses`.
+            ConfigError: a loss of the user's own breaks the contract, see `token_losses`.
         """
-        try:
-            result = self.loss(terms)
-        except (TypeError, AttributeError) as error:
-            raise_for_absent_term(self.loss, terms, error)
-            raise
-        losses, metrics = check_token_losses(self.loss, result, terms)
+        losses, metrics = token_losses(self.loss, terms)
         factor, factor_metrics = policy_factor(terms, self.correction, self.off_policy_threshold)
         total = losses if factor is None else losses * factor
         metrics |= factor_metrics | gap_metrics(terms) | ratio_metrics(terms)
@@ -73,13 +68,19 @@ class Objective:
         return (total * terms.weights).sum(), metrics
 
 
-def check_token_losses(loss: Loss, result: TokenLosses | Tensor, terms: LossTerms) -> TokenLosses:
-    """Return what a loss gave, as losses of shape (tokens,) and metrics.
+def token_losses(loss: Loss, terms: LossTerms) -> TokenLosses:
+    """Return the losses that a loss gives, shape (tokens,), and its metrics.
 
     Raises:
-        ConfigError: it is not one number per token, has no gradient, or has a metric that cannot be added up.
+        ConfigError: it needs a term that no setting asks for, gives anything but one number per token, has no gradient, or
+            has a metric that cannot be added up.
     """
     name = getattr(loss, "__name__", type(loss).__name__)
+    try:
+        result = loss(terms)
+    except (TypeError, AttributeError) as error:
+        raise_for_absent_term(name, terms, error)
+        raise
     losses, metrics = result if isinstance(result, tuple) else (result, {})
     if not isinstance(losses, Tensor) or losses.shape != terms.logprobs.shape:
         came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -107,11 +108,10 @@ ABSENT = {"ref_logprobs": "beta above 0, and kl_in_reward off", "is_forking": "t
 """Terms that are None, unless a setting asks for them, and that setting."""
 
 
-def raise_for_absent_term(loss: Loss, terms: LossTerms, error: Exception) -> None:
+def raise_for_absent_term(name: str, terms: LossTerms, error: Exception) -> None:
     """Raise a ConfigError where a loss failed on a term that is None because no setting asks for it."""
     absent = [term for term in ABSENT if getattr(terms, term) is None]
     if "NoneType" in str(error) and absent:
-        name = getattr(loss, "__name__", type(loss).__name__)
         needs = "; ".join(f"terms.{term} needs {ABSENT[term]}" for term in absent)
         raise ConfigError(
             f"The loss {name!r} raised {type(error).__name__}: {error}. Terms that no setting asks for are None: {needs}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -24,15 +24,12 @@ ALLOCATOR_MESSAGES = ("can't allocate memory", "not enough memory", "out of memo
 """Words in the RuntimeError of allocators that have no error class of their own."""
 
 
+@dataclass
 class TokenBudget:
-    """Tokens that one forward pass may read.
+    """Tokens that one forward pass may read."""
 
-    Args:
-        tokens: the limit, prompts counted once per group; None: no limit.
-    """
-
-    def __init__(self, tokens: int | None = None) -> None:
-        self.tokens = tokens
+    tokens: int | None = None
+    """The limit, prompts counted once per group; None: no limit."""
 
     def cut(self, batch: MicroBatch) -> list[MicroBatch]:
         """Return parts within the budget, in order; a completion that exceeds it has a part of its own."""
@@ -64,61 +61,50 @@ def tokens_read(batch: MicroBatch, rows: Sequence[int]) -> int:
     return sum(len(p) for _, p in prompts) + sum(len(batch.completions[r]) for r in rows)
 
 
+@dataclass(eq=False)
 class OomRetry:
-    """Repeats a pass that ran out of memory, with a budget of half as many tokens each time.
+    """Repeats a pass that ran out of memory, with a budget of half as many tokens each time."""
 
-    Args:
-        budget: limits each pass; it is halved.
-        step: returns the number of the present optimizer step.
-        note: called with each repetition, in words.
-        rank, ranks: this process, and the number of processes.
-    """
+    budget: TokenBudget
+    """Limits each pass; it is halved."""
+    step: Callable[[], int]
+    """Returns the number of the present optimizer step."""
+    note: Callable[[str], None]
+    """Called with each repetition, in words."""
+    rank: int
+    """Number of this process."""
+    ranks: int
+    """Number of processes."""
 
-    def __init__(
-        self, budget: TokenBudget, step: Callable[[], int], note: Callable[[str], None], rank: int, ranks: int
-    ) -> None:
-        self.budget, self.step, self.note = budget, step, note
-        self.rank, self.ranks = rank, ranks
-
-    def until_it_fits(self, work: Callable[[], T], batch: MicroBatch) -> T:
-        """Return the result of `work`, which leaves nothing behind when it fails.
-
-        Raises:
-            torch.OutOfMemoryError: see `attempt`.
-        """
-        while True:
-            result = self.attempt(work, batch)
-            if result is not None:
-                return result
-
-    def train(
-        self, train: Callable[[MicroBatch], T], batches: Sequence[MicroBatch], start_over: Callable[[], None]
+    def run(
+        self, work: Callable[[MicroBatch], T], batches: Sequence[MicroBatch], start_over: Callable[[], object]
     ) -> T:
-        """Return the result of `train` for the last of `batches`, the step's micro-batches up to the present one.
+        """Return the result of `work` for the last of `batches`; where memory runs out, all of them go through it again.
 
         Args:
-            start_over: takes the gradients of the step away, before all of `batches` are trained once more.
+            batches: the micro-batches of an optimizer step up to the present one, or one alone.
+            start_over: takes away what earlier calls of `work` left behind, such as gradients.
 
         Raises:
             torch.OutOfMemoryError: see `attempt`.
         """
-        result = self.attempt(partial(train, batches[-1]), batches[-1])
+        result = self.attempt(work, batches[-1])
         while result is None:
             start_over()
             for batch in batches:
-                result = self.attempt(partial(train, batch), batch)
+                result = self.attempt(work, batch)
                 if result is None:
                     break
         return result
 
-    def attempt(self, work: Callable[[], T], batch: MicroBatch) -> T | None:
+    def attempt(self, work: Callable[[MicroBatch], T], batch: MicroBatch) -> T | None:
         """Return the result of `work`; None where it ran out of memory and the budget was halved.
 
         Raises:
             torch.OutOfMemoryError: a single completion does not fit, or other processes are waiting for this one.
         """
         try:
-            return work()
+            return work(batch)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

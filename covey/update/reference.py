@@ -36,7 +36,8 @@ class Reference:
 
     def __init__(self, policy: nn.Module) -> None:
         self.values = {n: p.detach().clone() for n, p in policy.named_parameters() if p.requires_grad}
-        self._sharded: set[str] = set()
+        self.sharded: set[str] = set()
+        """Names of the values of which this process holds a shard."""
 
     @contextmanager
     def swapped_into(self, policy: nn.Module) -> Iterator[nn.Module]:
@@ -58,23 +59,19 @@ class Reference:
     def move_towards(self, policy: nn.Module, share: float) -> None:
         """Set reference ← share × policy + (1 - share) × reference (arXiv:2404.09656, section 3)."""
         for name, parameter in self._parameters(policy).items():
-            self.values[name].lerp_(_local(parameter.detach()).to(self.values[name]), share)
-
-    @property
-    def is_sharded(self) -> bool:
-        """True where this process holds a shard of the values."""
-        return bool(self._sharded)
+            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            self.values[name].lerp_(own.detach().to(self.values[name]), share)
 
     def state(self) -> ReferenceState:
         """Return what `restore` needs, once the reference has moved."""
         values = {name: value.cpu() for name, value in self.values.items()}
-        return {"values": values, "sharded": sorted(self._sharded)}
+        return {"values": values, "sharded": sorted(self.sharded)}
 
     def restore(self, state: ReferenceState) -> None:
         """Continue from a saved state, on the devices of the present values."""
         saved = state["values"]
         self.values = {name: saved[name].to(value.device) for name, value in self.values.items()}
-        self._sharded = set(state["sharded"])
+        self.sharded = set(state["sharded"])
 
     def _parameters(self, policy: nn.Module) -> dict[str, nn.Parameter]:
         """Return the policy's trained parameters by name; the values move to their devices, sharded as they are."""
@@ -90,8 +87,8 @@ class Reference:
             parameter = parameters[name]
             if not isinstance(parameter, DTensor):
                 self.values[name] = value.to(parameter.device)
-            elif name not in self._sharded:  # with full values, those of the first process are taken
-                self._sharded.add(name)
+            elif name not in self.sharded:  # with full values, those of the first process are taken
+                self.sharded.add(name)
                 whole = value.to(parameter.to_local().device)
                 shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
                 self.values[name] = shard.to_local().clone()
@@ -106,7 +103,7 @@ class Reference:
         """
         for name, parameter in parameters.items():
             if isinstance(parameter, DTensor):
-                local = _local(parameter)
+                local = parameter.to_local()
                 own = local.clone()
                 local.copy_(self.values[name])
                 self.values[name].copy_(own)
@@ -124,8 +121,3 @@ def _reshard(policy: nn.Module) -> None:
     for module in policy.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def _local(parameter: Tensor) -> Tensor:
-    """Return this process's shard of a parameter."""
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -7,6 +7,7 @@ written goes into it, so that a resumed run continues inside.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,13 +17,15 @@ from covey.errors import CheckpointError
 from covey.update.micro_batch import MicroBatch
 
 
+@dataclass(eq=False)
 class RolloutBuffer:
     """Micro-batches of one process, and how many of them have been handed out."""
 
-    def __init__(self) -> None:
-        self.batches: list[MicroBatch] = []
-        self.iterations = 1
-        self.position = 0
+    batches: list[MicroBatch] = field(default_factory=list)
+    iterations: int = 1
+    """Times that each is handed out."""
+    position: int = 0
+    """Micro-batches that have been handed out."""
 
     @property
     def is_spent(self) -> bool:
@@ -72,12 +75,9 @@ class RolloutBuffer:
                 f"{path.with_suffix('.json')} stopped after {state['position']} micro-batches, and the settings of this run "
                 f"put the checkpoint after {position}. Resume with the batch settings that the run was started with."
             )
-        self.batches = []
-        for texts, tensors in zip(
-            state["batches"], torch.load(path.with_suffix(".pt"), weights_only=True), strict=True
-        ):
-            for name in ("prompts", "completions"):  # JSON has no tuples
-                texts[name] = [tuple(ids) for ids in texts[name]]
+        for texts in state["batches"]:  # JSON has no tuples
             texts["rows"] = tuple(texts["rows"])
-            self.batches.append(MicroBatch(**texts, **tensors))
+            texts |= {name: [tuple(ids) for ids in texts[name]] for name in ("prompts", "completions")}
+        tensors = torch.load(path.with_suffix(".pt"), weights_only=True)
+        self.batches = [MicroBatch(**f, **t) for f, t in zip(state["batches"], tensors, strict=True)]
         self.iterations, self.position = state["iterations"], position

@@ -87,17 +87,13 @@ def loss_terms(batch: MicroBatch, logprobs: Tensor, entropy: Tensor | None = Non
     row = batch.row[kept]
     old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
     optional = (batch.ref_logprobs, entropy, batch.is_forking, batch.is_covariant)
-    ref, entropies, is_forking, is_covariant = (None if x is None else x[kept] for x in optional)
     return LossTerms(
-        logprobs=logprobs[kept],
-        old_logprobs=old[kept],
-        sampler_logprobs=batch.sampler_logprobs[kept],
-        advantages=batch.advantages[row],
-        weights=batch.weights[row],
-        row=row,
-        num_rows=batch.num_rows,
-        ref_logprobs=ref,
-        entropy=entropies,
-        is_forking=is_forking,
-        is_covariant=is_covariant,
+        logprobs[kept],
+        old[kept],
+        batch.sampler_logprobs[kept],
+        batch.advantages[row],
+        batch.weights[row],
+        row,
+        batch.num_rows,
+        *(None if x is None else x[kept] for x in optional),
     )

@@ -85,7 +85,8 @@ def top_entropy(
     everywhere = _gathered(entropies, masks, gather)
     if not everywhere.size:
         return [torch.zeros_like(m) for m in masks]
-    threshold = _largest(everywhere, math.ceil(share * everywhere.size))
+    count = math.ceil(share * everywhere.size)
+    threshold = float(np.partition(everywhere, -count)[-count])
     return [(e >= threshold - TIE) & m for e, m in zip(entropies, masks, strict=True)]
 
 
@@ -119,7 +120,8 @@ def high_covariance(
     candidates = _gathered(covariances, inside, gather)
     if not candidates.size:
         return [torch.zeros_like(m) for m in masks]
-    threshold = _largest(candidates, min(max(1, int(share * count)), candidates.size))
+    number = min(max(1, int(share * count)), candidates.size)
+    threshold = float(np.partition(candidates, -number)[-number])
     return [(c >= threshold - TIE) & i for c, i in zip(covariances, inside, strict=True)]
 
 
@@ -127,8 +129,3 @@ def _gathered(values: Sequence[Tensor], masks: Sequence[Tensor], gather: GatherA
     """Return the values under the masks on all ranks, in float64."""
     own = [v[m].cpu().double().numpy() for v, m in zip(values, masks, strict=True)]
     return np.concatenate([part for rank in gather(own) for part in rank] or [np.zeros(0)])
-
-
-def _largest(values: Floats, count: int) -> float:
-    """Return the `count`-th largest value."""
-    return float(np.partition(values, values.size - count)[values.size - count])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from covey.types import Gather, KlEstimator
 from covey.update.activation_offload import offloaded
 from covey.update.entropy import EntropyBonus
 from covey.update.forward import Forward
-from covey.update.kl import completion_divergences, k3
+from covey.update.kl import ESTIMATORS, k3
 from covey.update.micro_batch import MicroBatch, build_micro_batches, micro_batch
 from covey.update.objective import Objective
 from covey.update.oom_retry import OomRetry
@@ -39,48 +39,37 @@ class KlPenalty:
     estimator: KlEstimator = "k1"
 
 
+@dataclass(eq=False, kw_only=True)
 class Updater:
-    """Step 3 of GRPO. It holds no weights: the model that is trained comes with each call.
+    """Step 3 of GRPO. It holds no weights: the model that is trained comes with each call."""
 
-    Args:
-        forward: computes the policy's log-probabilities.
-        objective, reduction, selection, bonus: the parts of the loss.
-        reference: the policy is compared with it; None where it is not.
-        kl_penalty: the divergence that goes into the rewards; None where it goes into the loss, or nowhere.
-        oom_retry: repeats passes that ran out of memory.
-        accelerator: knows the precision to compute in and how processes share gradients.
-        note: takes metrics.
-        gather: every process's value, in the order of the processes.
-        offloads_activations: whether saved activations wait in the memory of the host.
-    """
+    forward: Forward
+    """Computes the policy's log-probabilities."""
+    objective: Objective
+    reduction: Reduction
+    selection: TokenSelection
+    bonus: EntropyBonus
+    reference: Reference | None
+    """The policy is compared with it; None where it is not."""
+    kl_penalty: KlPenalty | None
+    """The divergence that goes into the rewards; None where it goes into the loss, or nowhere."""
+    oom_retry: OomRetry
+    """Repeats passes that ran out of memory."""
+    accelerator: Accelerator
+    """Knows the precision to compute in and how processes share gradients."""
+    note: Callable[[Mapping[str, Metric]], None]
+    """Takes metrics."""
+    gather: Gather
+    """Returns every process's value, in the order of the processes."""
+    offloads_activations: bool = False
+    """Whether saved activations wait in the memory of the host."""
 
-    def __init__(
-        self,
-        forward: Forward,
-        objective: Objective,
-        reduction: Reduction,
-        selection: TokenSelection,
-        bonus: EntropyBonus,
-        *,
-        reference: Reference | None,
-        kl_penalty: KlPenalty | None,
-        oom_retry: OomRetry,
-        accelerator: Accelerator,
-        note: Callable[[Mapping[str, Metric]], None],
-        gather: Gather,
-        offloads_activations: bool = False,
-    ) -> None:
-        self.forward, self.objective, self.reduction = forward, objective, reduction
-        self.selection, self.bonus = selection, bonus
-        self.reference, self.kl_penalty = reference, kl_penalty
-        self.oom_retry, self.accelerator, self.note, self.gather = oom_retry, accelerator, note, gather
-        self.offloads_activations = offloads_activations
-        self.batches: list[MicroBatch] = []
-        """Of the present optimizer step."""
-        self._trained = 0
-        """Number of them that have been trained on."""
-        self._parts: list[tuple[Tensor, dict[str, Metric], Tensor]] = []
-        """Loss, metrics and log-probabilities of the parts of the present micro-batch."""
+    batches: list[MicroBatch] = field(default_factory=list, init=False)
+    """Of the present optimizer step."""
+    _trained: int = field(default=0, init=False)
+    """Number of them that have been trained on."""
+    _parts: list[tuple[Tensor, dict[str, Metric], Tensor]] = field(default_factory=list, init=False)
+    """Loss, metrics and log-probabilities of the parts of the present micro-batch."""
 
     def begin_step(self, batches: list[MicroBatch]) -> None:
         """Begin an optimizer step on these micro-batches. Collective where the entropy bonus adapts."""
@@ -126,11 +115,7 @@ class Updater:
     def kl_penalties(
         self, model: nn.Module, samples: Sequence[Sample], size: int, device: torch.device
     ) -> list[float]:
-        """Compute the penalty on each completion's reward for its divergence from the reference, in nats × beta.
-
-        Args:
-            size: completions that are computed at a time.
-        """
+        """Compute the penalty on each completion's reward for its divergence from the reference, `size` at a time: beta × nats."""
         assert self.kl_penalty is not None and self.reference is not None, "made where kl_in_reward is on"
         penalties: list[float] = []
         with self.reference.swapped_into(model) as reference:
@@ -140,22 +125,20 @@ class Updater:
                 batch.ref_logprobs, _ = self.logprobs(reference, batch)
                 terms = loss_terms(batch, batch.sampler_logprobs)
                 assert terms.ref_logprobs is not None
-                divergences = completion_divergences(
-                    self.kl_penalty.estimator,
-                    terms.sampler_logprobs,
-                    terms.ref_logprobs,
-                    terms.row,
-                    terms.num_rows,
+                divergences = ESTIMATORS[self.kl_penalty.estimator](
+                    terms.sampler_logprobs, terms.ref_logprobs
                 )
-                penalties += [self.kl_penalty.beta * divergence for divergence in divergences]
+                penalties += [self.kl_penalty.beta * d for d in terms.row_sums(divergences).tolist()]
                 self.note({"kl": terms.mean(k3(terms.sampler_logprobs, terms.ref_logprobs))})
         return penalties
 
     def logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities and entropies without gradient, each of shape (tokens,); in parts where memory is short."""
         with self.accelerator.autocast(), torch.no_grad():
-            parts = self.oom_retry.until_it_fits(
-                lambda: [self.forward(model, part) for part in self.oom_retry.budget.cut(batch)], batch
+            parts = self.oom_retry.run(
+                lambda whole: [self.forward(model, part) for part in self.oom_retry.budget.cut(whole)],
+                [batch],
+                start_over=lambda: None,
             )
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
@@ -177,7 +160,7 @@ class Updater:
             step: forward and backward of a part.
         """
         self._trained += 1
-        return self.oom_retry.train(
+        return self.oom_retry.run(
             partial(self._train_in_parts, model, step),
             self.batches[: self._trained],
             partial(model.zero_grad, set_to_none=True),
@@ -193,9 +176,8 @@ class Updater:
             is_last = part is parts[-1]
             with nullcontext() if is_last else self.accelerator.no_sync(model), self.forward.layout(part):
                 losses.append(step(part))
-        if (
-            batch.old_logprobs is None
-        ):  # the weights have not moved yet; for passes to come these are the old ones
+        # The weights have not moved yet; for passes to come these are the old ones.
+        if batch.old_logprobs is None:
             batch.old_logprobs = torch.cat([logprobs for _, _, logprobs in self._parts])
         return torch.stack(losses).sum()
 

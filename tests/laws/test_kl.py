@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.update.kl import completion_divergences, k1, k2, k3, kl_loss
+from covey.update.kl import ESTIMATORS, k1, k2, k3, kl_loss
 from covey.update.ratios import BOUND, ratio
+from covey.update.terms import LossTerms
 from tests.terms import tensor
 
 
@@ -123,9 +124,10 @@ def test_in_the_reward_k1_has_the_gradient_of_the_divergence(estimator, is_right
 
 def test_the_divergence_of_a_completion_is_the_sum_over_its_tokens():
     new, other = tensor(0.5, 0.25, 0.5).log(), tensor(0.25, 0.5, 0.5).log()
-    row = torch.tensor([0, 0, 2])
-    assert completion_divergences("k1", new, other, row, 3) == close([0.0, 0.0, 0.0])
-    assert completion_divergences("k3", new, other, row, 3) == close([0.5, 0.0, 0.0])
+    row, ones = torch.tensor([0, 0, 2]), torch.ones(3)
+    t = LossTerms(new, new, new, ones, ones, row, 3, other)
+    assert t.row_sums(ESTIMATORS["k1"](t.logprobs, other)).tolist() == close([0.0, 0.0, 0.0])
+    assert t.row_sums(ESTIMATORS["k3"](t.logprobs, other)).tolist() == close([0.5, 0.0, 0.0])
 
 
 @pytest.mark.parametrize(("is_weighted", "slope"), [(True, 0.19775), (False, 0.40000)])

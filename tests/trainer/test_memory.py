@@ -100,7 +100,7 @@ def test_a_completion_that_does_not_fit_alone_is_an_error(tmp_path):
 def test_several_processes_cannot_repeat_a_step():
     retry = OomRetry(TokenBudget(), lambda: 3, print, rank=0, ranks=2)
 
-    def work():
+    def work(batch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     batch = type("Batch", (), {"num_rows": 8})

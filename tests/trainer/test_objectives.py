@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import CheckpointError, ConfigError
+from covey.metrics import Mean
 from tests.tiny import tiny_policy
 from tests.trainer.harness import (
     MANY_ENDS,
@@ -197,6 +198,16 @@ def test_a_checkpoint_without_the_bonus_is_named(tmp_path):
     trainer = make(folder, tmp_path / "run", Recorder(REWARDS), rows(), **{**ADAPTIVE, "max_steps": 2})
     with pytest.raises(CheckpointError, match="coefficient of the entropy bonus"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
+
+
+def test_a_run_that_begins_again_begins_with_the_settings(tmp_path):
+    folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
+    trainer = make(folder, tmp_path / "run", Recorder(by_length), rows(64), **ADAPTIVE)
+    for _ in range(2):  # as a run before leaves it
+        trainer.updater.bonus.observe(Mean(0.1, 10.0))
+        trainer.updater.bonus.next_step(lambda own: [own])
+    trainer.train()
+    assert logged(trainer, "entropy_coef") == [0.0, 0.25, 0.5, 0.75]
 
 
 def test_the_gap_to_the_sampler_is_measured_and_corrected(tmp_path, monkeypatch):

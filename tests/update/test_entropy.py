@@ -89,12 +89,3 @@ def test_a_resumed_bonus_goes_on_alike():
     for b in (bonus, resumed):
         b.next_step(alone)
     assert (resumed.coef, resumed.present) == (bonus.coef, bonus.present) == (0.005, 0.005)
-
-
-def test_a_run_that_begins_again_begins_with_the_settings():
-    bonus = EntropyBonus(0.01, Adaptation())
-    steps(bonus, [0.1, 0.3])
-    bonus.observe(Mean(9.0, 1.0))
-    bonus.restart()
-    fresh = EntropyBonus(0.01, Adaptation())
-    assert bonus.state() == fresh.state() and bonus.present == fresh.present == 0.0

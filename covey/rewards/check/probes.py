@@ -26,9 +26,8 @@ def check_values(
     trial: Trial, samples: Sequence[Sample], report: CheckReport, are_real: bool
 ) -> list[TrialOutcome]:
     """Check range and spread, constants, faults. A constant says something only of real completions."""
-    name = trial.reward.name
+    name, statistics = trial.reward.name, report.rewards[trial.reward.name]
     outcomes = trial.outcomes(samples)
-    statistics = report.rewards[name]
     values = [o.value for o in outcomes if o.value is not None]
     if values:
         mean = math.fsum(values) / len(values)
@@ -40,12 +39,8 @@ def check_values(
         severity: Severity = "warning" if fault in explained else "error"
         report.add(severity, name, "fault", f"{count} of {len(samples)} samples: {fault}")
     if are_real and statistics.lowest is not None and statistics.lowest == statistics.highest:
-        report.add(
-            "warning",
-            name,
-            "constant",
-            f"gives every completion {statistics.lowest:g}: groups without spread teach nothing.",
-        )
+        text = f"gives every completion {statistics.lowest:g}: groups without spread teach nothing."
+        report.add("warning", name, "constant", text)
     return outcomes
 
 
@@ -64,13 +59,11 @@ def check_golds(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
     report.rewards[name].gold_share = 1 - len(missed) / len(best)
     if missed:
         row, value = missed[0]
-        report.add(
-            "error" if len(missed) == len(best) else "warning",
-            name,
-            "gold",
+        text = (
             f"{len(missed)} of {len(best)} rows: the right answer does not get full marks; the first gets {value:g}: "
-            f"{_shown(row)}",
+            f"{_shown(row)}"
         )
+        report.add("error" if len(missed) == len(best) else "warning", name, "gold", text)
 
 
 def _looks_at_answers(trial: Trial, rows: Sequence[Row]) -> bool:
@@ -136,12 +129,8 @@ def check_latency(trial: Trial, samples: Sequence[Sample], report: CheckReport) 
     statistics.seconds_p95 = seconds[min(int(len(seconds) * 0.95), len(seconds) - 1)]
     statistics.seconds_max = seconds[-1]
     if statistics.seconds_p95 > SLOW_SECONDS:
-        report.add(
-            "warning",
-            trial.reward.name,
-            "latency",
-            f"a sample takes {statistics.seconds_p95:.1f} s (95th percentile).",
-        )
+        text = f"a sample takes {statistics.seconds_p95:.1f} s (95th percentile)."
+        report.add("warning", trial.reward.name, "latency", text)
 
 
 def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:

@@ -46,7 +46,7 @@ class CheckReport:
 
     num_rows: int
     source: str
-    """Where the completions came from: `stubs`, `file` or `model`."""
+    """The origin of the completions: `stubs`, `file` or `model`."""
     findings: list[CheckFinding] = field(default_factory=list)
     rewards: dict[str, RewardStatistics] = field(default_factory=dict)
 

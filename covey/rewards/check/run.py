@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from covey.errors import DatasetError
 from covey.rewards.check import probes
@@ -24,13 +24,6 @@ from covey.types import PromptContent
 
 Sampler = Callable[[Sequence[PromptContent], int], Sequence[Sequence[PromptContent]]]
 """Prompts and a number → that many completions of each."""
-
-
-class Indexed(Protocol):
-    """A dataset with a length."""
-
-    def __getitem__(self, row: int, /) -> Row: ...
-    def __len__(self) -> int: ...
 
 
 def check_rewards(
@@ -67,7 +60,10 @@ def check_rewards(
             report.add("error", reward.name, "columns", text)
         else:
             trials.append(Trial(reward, mixture.task_column))
-    samples = _samples(trials, rows, completions, sample, group_size)
+    if completions is not None:
+        samples = read_completions(completions, rows)
+    else:
+        samples = _samples(trials, rows, sample, group_size)
     scored: set[int] = set()
     for trial in trials:
         scored |= _check_one(trial, rows, samples, report)
@@ -114,18 +110,12 @@ def _check_one(trial: Trial, rows: Sequence[Row], samples: Sequence[Sample], rep
 
 
 def _samples(
-    trials: Sequence[Trial],
-    rows: Sequence[Row],
-    file: str | Path | None,
-    sample: Sampler | None,
-    group_size: int,
+    trials: Sequence[Trial], rows: Sequence[Row], sample: Sampler | None, group_size: int
 ) -> list[Sample]:
-    """Return completions with their rows: read, sampled, or made up.
+    """Return completions with their rows: sampled, or made up.
 
     Made up are the row's right answer in the forms that the rewards may want, another row's, and an ordinary wrong one.
     """
-    if file is not None:
-        return read_completions(file, rows)
     if sample is not None:
         groups = sample([row["prompt"] for row in rows], group_size)
         return [(row, completion) for row, group in zip(rows, groups, strict=True) for completion in group]
@@ -142,7 +132,7 @@ def _samples(
 def spread_rows(dataset: Iterable[Row], num_rows: int) -> list[Row]:
     """Return rows spread evenly over a dataset that has a length; else the first ones."""
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        indexed = cast(Indexed, dataset)
+        indexed = cast(Sequence[Row], dataset)
         size = len(indexed)
         places = [size * i // num_rows for i in range(num_rows)] if size > num_rows else range(size)
         return [dict(indexed[place]) for place in places]

@@ -6,15 +6,18 @@ Each takes a reward, a batch and notes, and returns the result of the function.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.execution.faults import CallLost, CallTimeout
 from covey.rewards.execution.loop import event_loop
 
+T = TypeVar("T")
 Executor = Callable[[Reward, RewardBatch, Notes], object]
 
 MAX_GIVEN_UP = 16
@@ -68,16 +71,8 @@ def call_in_thread(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
             "cannot be killed. Use where='process'."
         )
     own_notes = Notes(notes.size)  # a thread that was given up must not write into a later batch's record
-    outcome: Future[object] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(reward.function(**reward.wanted(batch.arguments(own_notes))))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    thread = threading.Thread(target=run, name=f"covey-reward-{reward.name}", daemon=True)
-    thread.start()
+    call = functools.partial(reward.function, **reward.wanted(batch.arguments(own_notes)))
+    thread, outcome = start_thread(call, f"covey-reward-{reward.name}")
     thread.join(reward.options.timeout)
     if not outcome.done():
         event_loop().cancel(thread)  # a judge's requests end; what cannot be interrupted runs on
@@ -86,3 +81,18 @@ def call_in_thread(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
     value = outcome.result()
     notes.take(own_notes, [[row] for row in range(notes.size)])
     return value
+
+
+def start_thread(work: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
+    """Start a daemon, so that nobody waits for it at the end; return it, and the result or exception of `work` to come."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread, outcome

@@ -62,11 +62,7 @@ def _scores_after_fault(
 
 
 def _fault_score(reward: Reward, concerned: RewardBatch, counts: CallCounts, error: BaseException) -> Score:
-    """Return the score of one sample on which the reward failed, and count it.
-
-    Raises:
-        RewardError: `on_error` is `raise`.
-    """
+    """Return the score of one sample on which the reward failed, and count it; raise where `on_error` says so."""
     on_error = reward.options.on_error
     if on_error == "raise":
         if isinstance(error, RewardError):

@@ -20,6 +20,9 @@ from covey.rewards.sandbox.trusted import trusted_child
 UNLIMITED = 86_400.0
 """Seconds, where the user sets none."""
 
+CALLBACKS = ("log_extra", "log_metric")
+"""Arguments that the process makes itself."""
+
 CODE = "from covey.rewards.execution.process_inside import call, load"
 
 
@@ -62,16 +65,9 @@ class Worker:
         weakref.finalize(reward, self._session.close)
 
     def call(self, reward: Reward, batch: RewardBatch, notes: Notes, seconds: float) -> object:
-        """Return the result of the function for a batch.
-
-        Raises:
-            CallTimeout, CallLost: or what the function raised.
-        """
-        arguments = reward.wanted(batch.arguments(notes))
-        for own in ("log_extra", "log_metric"):
-            arguments.pop(own, None)
-        state = arguments.get("trainer_state")
-        if state is not None:  # without the need to import the trainer
+        """Return the result of the function for a batch; raise what it raised, CallTimeout or CallLost."""
+        arguments = {n: v for n, v in reward.wanted(batch.arguments(notes)).items() if n not in CALLBACKS}
+        if (state := arguments.get("trainer_state")) is not None:  # without the need to import the trainer
             kept = {k: v for k, v in vars(state).items() if isinstance(v, int | float | str | bool | None)}
             arguments["trainer_state"] = types.SimpleNamespace(**kept)
         try:

@@ -6,10 +6,11 @@ Numbers are kept, and grow by what a running run adds; texts stay on the disk un
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from covey.runs.record import schema, segments
 from covey.runs.record.jsonl import read_lines
@@ -20,11 +21,13 @@ from covey.runs.report.columns import (
     Column,
     ColumnIndex,
     Entry,
-    concatenate,
     number_columns,
     pack,
     text_rows,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHUNK = 500
 """Completions per chunk of texts, and prompts per chunk of prompts."""
@@ -52,9 +55,9 @@ class SourceFile(NamedTuple):
     """One file of a source as it was when it was read."""
 
     path: Path
-    inode: int
-    """A file that only grew keeps it; one that was rewritten does not."""
     size: int
+    changed: int
+    """Time of the last change, in nanoseconds."""
     rows: int
 
 
@@ -74,10 +77,6 @@ class CompletionSource:
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def facts(self) -> dict[str, object]:
-        """Return what the page has to know to ask for blocks."""
-        return {"name": self.name, "rows": self.rows, "leftOut": 0, "chunk": CHUNK}
-
     def refresh(self) -> None:
         """Read what was added. Sealing a segment changes its file and not its rows; a resume may take rows out."""
         paths = source_paths(self.folder, self.name)
@@ -85,29 +84,38 @@ class CompletionSource:
             self._forget()
         for position, path in enumerate(paths):
             status = path.stat()
+            mark = (path, status.st_size, status.st_mtime_ns)
             known = self.files[position] if position < len(self.files) else None
-            if known is not None and known[:3] == (path, status.st_ino, status.st_size):
+            if known is not None and known[:3] == mark:
                 continue
             rows = segments.read_segment(path)
-            if known is not None and (
-                path.stem != known.path.stem
-                or (path == known.path and status.st_ino != known.inode)
-                or rows.num_rows < known.rows
-            ):
+            count = known.rows if known is not None else 0
+            if not self._begins_with(rows, sum(file.rows for file in self.files[:position]), count):
                 self._forget()
                 return self.refresh()
-            added = number_columns(rows.slice(known.rows if known else 0), self.rewards, self.index)
-            self.columns = concatenate([self.columns, added])
-            file = SourceFile(path, status.st_ino, status.st_size, rows.num_rows)
-            self.files[position : position + 1] = [file]
+            added = number_columns(rows.slice(count), self.rewards, self.index)
+            self.columns = {n: (k, np.concatenate([v, added[n][1]])) for n, (k, v) in self.columns.items()}
+            self.files[position : position + 1] = [SourceFile(*mark, rows.num_rows)]
 
-    def numbers(self, start: int = 0) -> bytes:
-        """Return the numbers of the rows from `start` on, packed."""
-        return self.pack({name: (kind, values[start:]) for name, (kind, values) in self.columns.items()})
+    def _begins_with(self, rows: pa.Table, offset: int, count: int) -> bool:
+        """Return whether a file still begins with the `count` rows that were read of it, which stand at `offset`.
 
-    def pack(self, columns: Mapping[str, Column]) -> bytes:
-        """Return columns as one block, with the names that their numbers stand for."""
-        return pack(columns, rows=self.rows, tasks=list(self.index.tasks), rewards=self.rewards)
+        Names, sizes and inodes do not tell: after a resume a file of the same name holds other rows.
+        """
+        if rows.num_rows < count:
+            return False
+        for name in ("step", "group", "index", "tokens", "logprob"):
+            values = self.columns[name][1]
+            now = rows[name].slice(0, count).to_numpy(zero_copy_only=False).astype(values.dtype)
+            if not np.array_equal(now, values[offset : offset + count], equal_nan=True):
+                return False
+        return True
+
+    def numbers(self, start: int = 0, **replaced: Column) -> bytes:
+        """Return the numbers of the rows from `start` on, packed, with the names that they stand for."""
+        columns = (self.columns | replaced).items()
+        kept = {name: (kind, values[start:]) for name, (kind, values) in columns}
+        return pack(kept, rows=self.rows, tasks=list(self.index.tasks), rewards=self.rewards)
 
     def texts(self, chunk: int) -> list[Entry]:
         """Return the completions of a chunk, read from the files that hold them."""

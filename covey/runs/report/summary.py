@@ -12,7 +12,7 @@ from covey.runs.record.reader import read_events, run_state
 from covey.runs.report.curves import curves
 from covey.runs.report.evaluations import Evaluations
 from covey.runs.report.failures import failures
-from covey.runs.report.source import CompletionSource, source_names
+from covey.runs.report.source import CHUNK, CompletionSource, source_names
 
 MAX_EVENTS = 2000
 
@@ -41,8 +41,15 @@ class RunSummary:
 
     def _read_all(self) -> Json:
         self._read()
-        self._refresh_sources()
         header, events = read_header(self.folder), read_events(self.folder)
+        rewards = list(header.get("rewards", {}))
+        known = {source.name: source for source in self.sources}
+        self.sources = [
+            known.get(name) or CompletionSource(self.folder, name, rewards)
+            for name in source_names(self.folder)
+        ]
+        for source in self.sources:
+            source.refresh()
         shown = [e for e in events if e["kind"] != "reward_failure"]
         return {
             "name": header.get("name") or self.folder.resolve().parent.name,
@@ -62,18 +69,11 @@ class RunSummary:
                 for e in events
                 if e["kind"] in ("started", "resumed")
             ],
-            "sources": [source.facts() for source in self.sources],
+            "sources": [
+                {"name": source.name, "rows": source.rows, "leftOut": 0, "chunk": CHUNK}
+                for source in self.sources
+            ],
         }
-
-    def _refresh_sources(self) -> None:
-        rewards = list(read_header(self.folder).get("rewards", {}))
-        known = {source.name: source for source in self.sources}
-        self.sources = [
-            known.get(name) or CompletionSource(self.folder, name, rewards)
-            for name in source_names(self.folder)
-        ]
-        for source in self.sources:
-            source.refresh()
 
     def _begin(self) -> None:
         self._steps = Tail[schema.StepLine](self.folder / schema.STEPS)
@@ -87,11 +87,7 @@ class RunSummary:
         steps, statistics, evaluations = self._steps.read(), self._statistics.read(), self._evaluated.read()
         if any(tail.restarts for tail in (self._steps, self._statistics, self._evaluated)):
             self._begin()  # a resume took steps out
-            steps, statistics, evaluations = (
-                self._steps.read(),
-                self._statistics.read(),
-                self._evaluated.read(),
-            )
+            return self._read()
         if not self._lines:
             self._watch = begin_watch(self.folder, len(steps))
         self._lines += steps

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from covey.errors import CheckpointError
 from covey.trainer.checkpoint.folders import checkpoint_name, checkpoints
 from covey.trainer.checkpoint.manifest import MANIFEST, damage, read_manifest
+from covey.types import Gather
 
 LAST = ("true", "last")
 AUTO = "auto"
@@ -30,17 +30,15 @@ class Choice:
     remarks: tuple[str, ...] = ()
 
 
-def choose(
-    asked: str | bool | None, run: Path, is_first_of_node: bool, exchange: Callable[[Any], list[Any]]
-) -> Choice:
-    """What `resume_from_checkpoint` means.
+def choose(asked: str | bool | None, run: Path, is_first_of_node: bool, gather: Gather) -> Choice:
+    """Return the checkpoint that `resume_from_checkpoint` means. Collective.
 
     Args:
         asked: None or False: start at the beginning. True, 'true' or 'last': the last whole checkpoint of the run. 'auto':
             the same, or start where there is none at all. Anything else: that folder.
         run: the run's output directory.
         is_first_of_node: whether this process looks at the files for the others of its node.
-        exchange: every process's value, in the order of the processes.
+        gather: returns every process's value.
 
     Raises:
         CheckpointError: the checkpoint that was asked for is damaged or not there, or none is whole.
@@ -49,15 +47,13 @@ def choose(
         return Choice()
     word = str(asked).lower()
     if asked is True or word in LAST or word == AUTO:
-        return _last_whole(run, word == AUTO, is_first_of_node, exchange)
-    return _given(Path(str(asked)), is_first_of_node, exchange)
+        return _last_whole(run, word == AUTO, is_first_of_node, gather)
+    return _given(Path(str(asked)), is_first_of_node, gather)
 
 
-def _last_whole(
-    run: Path, may_start: bool, is_first_of_node: bool, exchange: Callable[[Any], list[Any]]
-) -> Choice:
+def _last_whole(run: Path, may_start: bool, is_first_of_node: bool, gather: Gather) -> Choice:
     seen = {step: damage(folder) for step, folder in checkpoints(run).items()} if is_first_of_node else None
-    nodes = [node for node in exchange(seen) if node is not None]
+    nodes = [node for node in gather(seen) if node is not None]
     steps = sorted({step for node in nodes for step in node}, reverse=True)
     if not steps:
         if may_start:
@@ -80,12 +76,16 @@ def _last_whole(
     )
 
 
-def _given(folder: Path, is_first_of_node: bool, exchange: Callable[[Any], list[Any]]) -> Choice:
+def _given(folder: Path, is_first_of_node: bool, gather: Gather) -> Choice:
     has_manifest = read_manifest(folder) is not None
     seen = (damage(folder) if has_manifest else _visible_damage(folder)) if is_first_of_node else None
-    fault = _first(exchange(seen))
+    fault = _first(gather(seen))
     if fault is not None:
-        raise CheckpointError(f"{folder} is damaged: {fault}. {_others(folder)}")
+        whole = [p for p in checkpoints(folder.parent).values() if p != folder and damage(p) is None]
+        others = f"There is no whole checkpoint beside it in {folder.parent}."
+        if whole:
+            others = f"The last whole one beside it is {whole[-1]}; resume_from_checkpoint=True takes it."
+        raise CheckpointError(f"{folder} is damaged: {fault}. {others}")
     if has_manifest:
         return Choice(str(folder), tuple(_without_optimizer(folder)))
     return Choice(str(folder), (f"{folder} has no {MANIFEST}: whether it is whole is not known.",))
@@ -96,7 +96,8 @@ def _first(faults: Iterable[str | None]) -> str | None:
 
 
 def _without_optimizer(folder: Path) -> list[str]:
-    files = (read_manifest(folder) or {"files": {}})["files"]
+    manifest = read_manifest(folder)
+    files = {} if manifest is None else manifest["files"]
     if not files or any("optim" in name for name in files):
         return []
     return [
@@ -105,16 +106,8 @@ def _without_optimizer(folder: Path) -> list[str]:
     ]
 
 
-def _others(folder: Path) -> str:
-    """What could be done in place of a damaged checkpoint."""
-    whole = [p for p in checkpoints(folder.parent).values() if p != folder and damage(p) is None]
-    if not whole:
-        return f"There is no whole checkpoint beside it in {folder.parent}."
-    return f"The last whole one beside it is {whole[-1]}; resume_from_checkpoint=True takes it."
-
-
 def _visible_damage(folder: Path) -> str | None:
-    """What can be seen to be wrong with a checkpoint that no manifest vouches for."""
+    """Return what can be seen to be wrong with a checkpoint that no manifest vouches for."""
     if not folder.is_dir():
         return "there is no such folder"
     try:
@@ -131,7 +124,7 @@ def _visible_damage(folder: Path) -> str | None:
 
 
 def _is_whole_safetensors(path: Path) -> bool:
-    """Whether a file is as long as its header says (8 bytes with the header's length, the header, the tensors)."""
+    """Return whether a file is as long as its header says (8 bytes with the header's length, the header, the tensors)."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         size = path.stat().st_size

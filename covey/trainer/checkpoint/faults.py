@@ -17,7 +17,7 @@ _TORCH_WRITER = ("inline_container", "PytorchStreamWriter", "iostream error")
 class Faults:
     """Keeps the first fault of the disk, so that a process goes on to where it meets the others.
 
-    An exception in one process while the others wait for it in an exchange would hang them all.
+    An exception in one process while the others wait for it in a gather would hang them all.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Faults:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Faults of the disk end here; every other error goes through."""
+        """Keep faults of the disk; let every other error through."""
         try:
             yield
         except Exception as error:
@@ -36,22 +36,18 @@ class Faults:
 
 
 def disk_fault(error: BaseException) -> str | None:
-    """What the disk had against it, where that is why something could not be written; else None."""
-    found = [fault for fault in _chain(error) if _is_of_the_disk(fault)]
+    """Return what the disk had against it, where that is why something could not be written; else None."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None:  # an error and what it came from, the root last
+        if isinstance(cause, SafetensorError):
+            is_of_disk = "I/O error" in str(cause)
+        elif isinstance(cause, RuntimeError):
+            is_of_disk = any(sign in str(cause) for sign in _TORCH_WRITER)
+        else:
+            is_of_disk = isinstance(cause, OSError)
+        if is_of_disk:
+            found.append(cause)
+        cause = cause.__cause__ or cause.__context__
     named = [fault for fault in found if isinstance(fault, OSError | SafetensorError)]
-    return None if not found else str((named or found)[-1])
-
-
-def _is_of_the_disk(error: BaseException) -> bool:
-    if isinstance(error, SafetensorError):
-        return "I/O error" in str(error)
-    if isinstance(error, RuntimeError):
-        return any(sign in str(error) for sign in _TORCH_WRITER)
-    return isinstance(error, OSError)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it came from, the root last."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    return str((named or found)[-1]) if found else None

@@ -20,7 +20,7 @@ from pathlib import Path
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from covey.runs.record import schema
-from covey.runs.record.header import free_name, stamp_of, start_stamp
+from covey.runs.record.header import dated_name, start_time
 from covey.trainer.checkpoint.manifest import damage, read_manifest, sync
 
 STAGING = "_saving"
@@ -33,13 +33,13 @@ def checkpoint_name(step: int) -> str:
 
 
 def step_of(folder: Path) -> int | None:
-    """The step in the name of a checkpoint; None for another name."""
+    """Return the step in the name of a checkpoint; None for another name."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
-    """The checkpoints of a run by step, damaged ones included, the oldest step first."""
+    """Return the checkpoints of a run by step, damaged ones included, the oldest step first."""
     if not run.is_dir():
         return {}
     found = {step: p for p in run.iterdir() if (step := step_of(p)) is not None and p.is_dir()}
@@ -62,8 +62,8 @@ def set_aside(run: Path, resumed: Path | None, step: int) -> Path | None:
     others = [p for s, p in found.items() if not is_own or (s > step and damage(p) is None)]
     if not others:
         return None
-    stamp = start_stamp(run / schema.FOLDER) or stamp_of(max(p.stat().st_mtime for p in others))
-    target = free_name(run / f"{ASIDE}-{stamp}")
+    started = start_time(run / schema.FOLDER) or max(p.stat().st_mtime for p in others)
+    target = dated_name(run / ASIDE, started)
     target.mkdir()
     for folder in others:
         os.rename(folder, target / folder.name)
@@ -122,6 +122,6 @@ def _moved_away(folder: Path) -> Path:
 
 
 def _saved(folder: Path) -> tuple[float, int]:
-    """When a checkpoint was saved; one without a manifest comes first."""
-    manifest = read_manifest(folder) or {}
-    return float(manifest.get("saved", 0.0)), step_of(folder) or 0
+    """Return when a checkpoint was saved; one without a manifest comes first."""
+    manifest = read_manifest(folder)
+    return 0.0 if manifest is None else float(manifest.get("saved", 0.0)), step_of(folder) or 0

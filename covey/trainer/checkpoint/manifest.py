@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 VERSION = 1
 MANIFEST = Path("covey") / "manifest.json"
@@ -24,11 +24,27 @@ DIGESTED_BYTES = 4 << 20
 """Bytes at either end of a file that its digest covers."""
 
 
+class FileFacts(TypedDict):
+    """What is written down about a file."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """What is written down about a checkpoint."""
+
+    version: int
+    step: int
+    saved: float
+    files: dict[str, FileFacts]
+
+
 def write_manifest(folder: Path, step: int) -> None:
     """Bring every file of a checkpoint to the disk, then write what there is."""
     files = {name: facts(folder / name) for name in sorted(file_names(folder))}
     sync_tree(folder)
-    manifest = {"version": VERSION, "step": step, "saved": time.time(), "files": files}
+    manifest: Manifest = {"version": VERSION, "step": step, "saved": time.time(), "files": files}
     path = folder / MANIFEST
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(manifest, indent=1))
@@ -37,17 +53,18 @@ def write_manifest(folder: Path, step: int) -> None:
     sync(folder)
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint; None where there is none that can be read."""
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a checkpoint; None where there is none that can be read."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
         return None
-    return manifest if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) else None
+    is_one = isinstance(manifest, dict) and isinstance(manifest.get("files"), dict)
+    return cast(Manifest, manifest) if is_one else None
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, for people; None for a whole one."""
+    """Return what is wrong with a checkpoint, for people; None for a whole one."""
     manifest = read_manifest(folder)
     if manifest is None:
         return f"{MANIFEST} is missing or cannot be read: the checkpoint was not finished, or another program wrote it"
@@ -58,7 +75,7 @@ def damage(folder: Path) -> str | None:
     return "; ".join(found[:3]) + more
 
 
-def _fault(folder: Path, name: str, written: dict[str, Any]) -> str | None:
+def _fault(folder: Path, name: str, written: FileFacts) -> str | None:
     try:
         size = (folder / name).stat().st_size
     except OSError:
@@ -70,8 +87,8 @@ def _fault(folder: Path, name: str, written: dict[str, Any]) -> str | None:
     return None
 
 
-def facts(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file."""
+def facts(path: Path) -> FileFacts:
+    """Return what the manifest says of a file."""
     return {"bytes": path.stat().st_size, "sha256": digest(path)}
 
 

@@ -55,6 +55,8 @@ class CheckpointedTrainer(Trainer):
     def __init__(self, **trainer_arguments: Any) -> None:
         self.save_fault: str | None = None
         """Why the last checkpoint could not be written; None: it was."""
+        self.resume_command: str | None = None
+        """The command that goes on with the run, where the program knows one."""
         self._faults: Faults | None = None
         """Of the checkpoint that is being written."""
         self._choice = Choice()
@@ -131,7 +133,7 @@ class CheckpointedTrainer(Trainer):
             super()._load_rng_state(checkpoint)
 
     def _evaluate(
-        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+        self, trial: object, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
         if skip_scheduler and self.state.global_step:
             return {}  # eval_on_start, which a resumed run had at its start
@@ -139,7 +141,7 @@ class CheckpointedTrainer(Trainer):
 
     # --- a checkpoint is written --------------------------------------------------------------------------------------
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         run, step = Path(self._get_output_dir(trial)), self.state.global_step
         staged, target = run / STAGING / checkpoint_name(step), run / checkpoint_name(step)
         best_before = self.state.best_model_checkpoint
@@ -161,7 +163,7 @@ class CheckpointedTrainer(Trainer):
         self.run_log.event("checkpoint", f"Checkpoint {step} saved.", step)
 
     def _write_checkpoint(
-        self, model: nn.Module, trial: Any, staged: Path, target: Path, faults: Faults
+        self, model: nn.Module, trial: object, staged: Path, target: Path, faults: Faults
     ) -> str | None:
         """Write a checkpoint and move it into place; return what the disk of any process had against it."""
         with faults.kept():
@@ -205,7 +207,7 @@ class CheckpointedTrainer(Trainer):
 
     # --- hooks of the Trainer that write files ------------------------------------------------------------------------
 
-    def _get_output_dir(self, trial: Any) -> str:
+    def _get_output_dir(self, trial: object) -> str:
         folder = super()._get_output_dir(trial)
         return folder if self._faults is None else os.path.join(folder, STAGING)
 

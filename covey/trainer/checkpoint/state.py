@@ -60,7 +60,7 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     }
     (folder / f"run{rank}.json").write_text(json.dumps(run))
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
-    if state.reference is not None and state.reference.is_sharded:
+    if state.reference is not None and state.reference.sharded:
         torch.save(state.reference.state(), folder / f"reference{rank}.pt")
     elif state.reference is not None and rank == 0:
         torch.save(state.reference.state(), folder / "reference.pt")

@@ -96,6 +96,16 @@ def test_groups_that_straddle_processes_are_scored_whole(tmp_path, more):
     assert sizes == [4] * 3, "a reward sees whole groups, each once"
 
 
+@pytest.mark.parametrize(("micro_batch", "received"), [(4, [8, 0]), (2, [4, 4])], ids=["whole", "straddling"])
+def test_completions_travel_only_where_they_are_needed(tmp_path, micro_batch, received):
+    """To the process that records them; to all only where groups straddle processes."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "max_steps": 1, "per_device_train_batch_size": micro_batch}
+    run(2, folder, tmp_path / "run", **settings)
+    counts = [json.loads((tmp_path / "run" / f"received{rank}.json").read_text()) for rank in range(2)]
+    assert counts == received
+
+
 def test_two_processes_resume_inside_a_round(tmp_path):
     folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
     settings = {**SETTINGS, "per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4}

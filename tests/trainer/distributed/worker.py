@@ -12,6 +12,7 @@ import torch
 
 from covey.config import resolving
 from covey.trainer.distributed import end_processes
+from covey.types import Completion
 from tests.trainer.harness import Recorder, make, rows
 
 
@@ -57,6 +58,19 @@ def count_passes(model: torch.nn.Module) -> list[None]:
     return passes
 
 
+def count_received() -> list[None]:
+    """Grows by one with each completion that another process, or this one, has sent here."""
+    received: list[None] = []
+    original = Completion.__setstate__
+
+    def counting(self, state):
+        received.append(None)
+        original(self, state)
+
+    Completion.__setstate__ = counting
+    return received
+
+
 def work(folder: str, out: Path, settings: dict) -> int:
     """Train, write what was seen; gives the number of this process."""
     if settings.get("fsdp"):
@@ -71,7 +85,7 @@ def work(folder: str, out: Path, settings: dict) -> int:
         settings["peft_config"] = LoraConfig(r=4, target_modules=["q_proj"])
     resume = settings.pop("resume", None)
     trainer = make(folder, out / "run", recorder, rows(16), **settings)
-    passes = count_passes(trainer.model)
+    passes, received = count_passes(trainer.model), count_received()
     trainer.train(resume_from_checkpoint=resume)
     rank = trainer.args.process_index
     weights = {n: whole(p) for n, p in trainer.model.named_parameters()}
@@ -81,6 +95,7 @@ def work(folder: str, out: Path, settings: dict) -> int:
     calls = [{"prompts": c["prompts"], "ids": c["ids"]} for c in recorder.calls]
     (out / f"calls{rank}.json").write_text(json.dumps(calls))
     (out / f"passes{rank}.json").write_text(json.dumps(len(passes)))
+    (out / f"received{rank}.json").write_text(json.dumps(len(received)))
     (out / f"packs{rank}.json").write_text(json.dumps(trainer.updater.forward.is_fast))
     return rank
 
