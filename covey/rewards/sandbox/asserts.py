@@ -14,6 +14,8 @@ from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
 from covey.rewards.syntax import parsed
 
+_NAMED = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef | ast.ExceptHandler
+
 GONE = "the code's process ended"
 """The detail of a verdict that says so; how the process ended is read from its exit."""
 
@@ -87,12 +89,10 @@ def undefined_names(sources: list[str]) -> dict[str, str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            elif isinstance(node, _NAMED) and node.name:
                 defined.add(node.name)
             elif isinstance(node, ast.arg):
                 defined.add(node.arg)
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                defined.add(node.name)
     return {name: name for name in sorted(used - defined)}

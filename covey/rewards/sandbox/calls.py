@@ -21,7 +21,7 @@ def grade_calls(zygote: Zygote, job: CallsJob, limits: Limits, stop_early: bool 
             raised = start_fault(child.receive())
             for call in job.calls if raised is None else ():
                 child.send((call.name, list(call.args), dict(call.kwargs)))
-                verdicts.append(_verdict(call, child.receive()))
+                verdicts.append(answer_verdict(call, child.receive()))
                 if stop_early and verdicts[-1].status != "ok":
                     break
             rest = raised or Verdict("wrong", "not run")
@@ -67,17 +67,13 @@ def ended_verdict(error: Exception, end: Exit | None, limits: Limits) -> Verdict
     )
 
 
-def value_verdict(call: Call, value: object) -> Verdict:
-    """Return the verdict on the value that a call returned."""
-    if same_value(call.expected, value):
-        return Verdict("ok")
-    return Verdict("wrong", f"{call.name} returned {shortened(value)}, expected {shortened(call.expected)}")
-
-
-def _verdict(call: Call, answer: object) -> Verdict:
-    """Return the verdict on what the code's process answered to a call."""
+def answer_verdict(call: Call, answer: object) -> Verdict:
+    """Return the verdict on an answer to a call, in the messages of `covey.rewards.sandbox.inside.candidate`."""
     if is_message(answer, "value", 3):
-        return value_verdict(call, answer[1])
+        if same_value(call.expected, answer[1]):
+            return Verdict("ok")
+        values = f"{shortened(answer[1])}, expected {shortened(call.expected)}"
+        return Verdict("wrong", f"{call.name} returned {values}")
     if is_message(answer, "raised", 3):
         return raised_verdict(answer[1], answer[2])
     if is_message(answer, "opaque", 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import socket
 import struct
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from covey.rewards.sandbox.inside.codec import Malformed, decode, encode
-from covey.rewards.sandbox.inside.frames import HEADER
+from covey.rewards.sandbox.inside.frames import HEADER, Closed, read_exactly
 from covey.rewards.sandbox.inside.zygote import EXIT
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
@@ -60,7 +61,7 @@ class Exit:
         return by_limit and self.cpu_seconds >= limits.cpu_seconds * COUNTED
 
 
-class Child:
+class Child(contextlib.AbstractContextManager["Child"]):
     """A child with a channel to the host.
 
     Args:
@@ -70,26 +71,19 @@ class Child:
     def __init__(self, zygote: Zygote, limits: Limits, descriptors: Mapping[int, int] | None = None) -> None:
         self.limits = limits
         self.deadline = time.monotonic() + limits.wall_seconds
-        self._channel, theirs = socket.socketpair()
+        self.channel, theirs = socket.socketpair()
         self._received = 0
         with theirs:
             self.leash = zygote.spawn({**(descriptors or {}), 3: theirs.fileno()})
         self._exit: Exit | None = None
 
-    def __enter__(self) -> Child:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def channel(self) -> socket.socket:
-        return self._channel
-
     def hand_over(self) -> None:
         """Leave the channel to another child that has a copy of it, in the blocking mode that children read in."""
-        self._channel.setblocking(True)
-        self._channel.close()
+        self.channel.setblocking(True)
+        self.channel.close()
 
     def within(self, seconds: float) -> Child:
         """Move the deadline to `seconds` from now."""
@@ -104,7 +98,7 @@ class Child:
             ChildEnded, TooLate
         """
         payload = encode(value)
-        self._before_deadline(self._channel.sendall, HEADER.pack(len(payload)) + payload)
+        self._before_deadline(self.channel.sendall, HEADER.pack(len(payload)) + payload)
 
     def receive(self, hashed: bool = False) -> Any:
         """Return the next message; sets and dictionaries in it are `Bag` and `Pairs`, unless the child is trusted (`hashed`).
@@ -112,12 +106,15 @@ class Child:
         Raises:
             ChildEnded, TooLate, TooMuch
         """
-        size = HEADER.unpack(self._exactly(HEADER.size))[0]
-        self._received += size
-        if self._received > self.limits.result_bytes + 4096:
-            raise TooMuch(f"values of {self._received} bytes")
+        read = functools.partial(self._before_deadline, self.channel.recv)
         try:
-            return decode(self._exactly(size), hashed=hashed)
+            size = HEADER.unpack(read_exactly(read, HEADER.size))[0]
+            self._received += size
+            if self._received > self.limits.result_bytes + 4096:
+                raise TooMuch(f"values of {self._received} bytes")
+            return decode(read_exactly(read, size), hashed=hashed)
+        except Closed:
+            raise ChildEnded("it ended") from None
         except (Malformed, RecursionError) as error:
             raise ChildEnded(f"it sent no message: {error}") from None
 
@@ -129,7 +126,7 @@ class Child:
     def close(self) -> Exit | None:
         """Kill the child where it still runs, wait for its end; return how it ended, None where the zygote is gone too."""
         if self._exit is None and self.leash.fileno() >= 0:
-            self._channel.close()
+            self.channel.close()
             self.kill()
             with self.leash, contextlib.suppress(OSError, struct.error):
                 self.leash.settimeout(REAP_SECONDS)
@@ -137,22 +134,12 @@ class Child:
                 self._exit = Exit(bool(signaled), code, cpu_seconds, peak_kib / 1024)
         return self._exit
 
-    def _exactly(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = self._before_deadline(self._channel.recv, min(size, 1 << 20))
-            if not part:
-                raise ChildEnded("it ended")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
     def _before_deadline(self, operation: Callable[[A], T], argument: A) -> T:
         """Return what an operation on the channel returns, before the deadline."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TooLate
-        self._channel.settimeout(left)
+        self.channel.settimeout(left)
         try:
             return operation(argument)
         except TimeoutError:

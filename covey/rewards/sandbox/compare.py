@@ -24,9 +24,7 @@ def same_value(expected: object, got: object, rel: float = REL_TOLERANCE) -> boo
             return False
         return all(same_value(e, g, rel) for e, g in zip(expected, got, strict=True))
     if isinstance(expected, set | frozenset):
-        return isinstance(got, Bag | set | frozenset) and {_key(e) for e in expected} == {
-            _key(g) for g in got
-        }
+        return isinstance(got, Bag | set | frozenset) and set(map(_key, expected)) == set(map(_key, got))
     if isinstance(expected, dict):
         items = got if isinstance(got, Pairs) else list(got.items()) if isinstance(got, dict) else None
         if items is None or len(items) != len(expected):
@@ -59,8 +57,12 @@ def _key(value: object) -> bytes:
 
 def _normal(value: object) -> object:
     """Return a value that is encoded alike for all keys that are equal to it."""
-    if isinstance(value, bool | int | float | complex):
-        return _plain_number(value)
+    if isinstance(value, complex):  # a number in its simplest type: 1, 1.0, True and 1+0j are one key
+        return _normal(value.real) if value.imag == 0 else value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, tuple):
         return ("t", *map(_normal, value))
     if isinstance(value, Bag | set | frozenset):
@@ -70,19 +72,7 @@ def _normal(value: object) -> object:
     return value
 
 
-def _plain_number(value: complex) -> complex:
-    """Return a number in its simplest type: 1, 1.0, True and 1+0j are one key."""
-    if isinstance(value, complex):
-        return _plain_number(value.real) if value.imag == 0 else value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else value
-    return int(value)
-
-
 def same_output(expected: str, got: str) -> bool:
     """Return whether two texts are equal line by line; spaces at the end of lines and empty lines at the end of the text do not count."""
-    return _lines(expected) == _lines(got)
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
+    a, b = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (expected, got))
+    return a == b

@@ -7,6 +7,8 @@ from covey.rewards.rules.extract import after_reasoning
 
 MAX_CHARACTERS = 65_536
 """Longer code is not run."""
+LANGUAGES = ("python", "py", "python3", "")
+"""First line of a fence whose code is taken."""
 
 
 def extract_code(text: str) -> str | None:
@@ -17,19 +19,12 @@ def extract_code(text: str) -> str | None:
     after = after_reasoning(text)
     if after is None:
         return None
-    block = only_block(after, "code") if "<code>" in after else None
-    code = block if block is not None else _last_fence(after)
+    code = only_block(after, "code") if "<code>" in after else None
+    if code is None:
+        # Parts at odd places are inside fences, but for a last one that no fence closes.
+        fences = (part.partition("\n") for part in reversed(after.split("```")[1:-1:2]))
+        code = next(
+            (body for language, newline, body in fences if newline and language.strip().lower() in LANGUAGES),
+            None,
+        )
     return code.strip("\n") if code is not None and code.strip() and len(code) <= MAX_CHARACTERS else None
-
-
-def _last_fence(text: str) -> str | None:
-    """Return the last fenced block that is Python or names no language; None where there is none."""
-    parts = text.split(
-        "```"
-    )  # those at odd places are inside fences, but for the last without a closing fence
-    inside = parts[1:-1:2] if len(parts) % 2 else parts[1:-2:2]
-    for part in reversed(inside):
-        language, newline, body = part.partition("\n")
-        if newline and language.strip().lower() in ("python", "py", "python3", ""):
-            return body
-    return None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from covey.errors import SandboxError
-from covey.rewards.sandbox.calls import value_verdict, with_rest
+from covey.rewards.sandbox.calls import answer_verdict, with_rest
 from covey.rewards.sandbox.grade import Call, CallsJob, Grade, Verdict
 from covey.rewards.sandbox.inside.codec import Opaque, decode, encode
 from covey.rewards.sandbox.limits import Limits
@@ -71,7 +71,7 @@ class MontyPool:
             plain = decode(encode(value), hashed=False)  # exact builtin types, bounded in depth
         except (Opaque, RecursionError) as error:
             return Verdict("wrong", f"{call.name} returned {error}")
-        return value_verdict(call, plain)
+        return answer_verdict(call, ("value", plain, None))
 
     def _run(
         self, session: Interpreter, code: str, inputs: Mapping[str, object]

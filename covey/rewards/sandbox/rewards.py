@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Literal, get_args
 
 from covey.errors import RewardError
 from covey.rewards.contract import Failure
@@ -64,7 +64,7 @@ class _CodeReward:
         **columns: object,
     ) -> list[float | None]:
         codes = [extract_code(text) for text in texts_without_echo(completions, prompts)]
-        rows: list[dict[str, Any]] = [{} for _ in codes]
+        rows: list[dict[str, object]] = [{} for _ in codes]
         for name, values in columns.items():
             if isinstance(values, Sequence) and not isinstance(values, str):
                 for row, value in zip(rows, values, strict=False):
@@ -90,7 +90,7 @@ class _CodeReward:
                 scores[i] = grade.passed_share if self.scoring == "share" else float(grade.status == "ok")
         return scores
 
-    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
+    def make_job(self, code: str, row: Mapping[str, object]) -> Job:
         """Return the job of one completion.
 
         Args:
@@ -128,7 +128,7 @@ class CallTests(_CodeReward):
         super().__init__(scoring, sandbox, tests)
         self.entry_point = entry_point
 
-    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
+    def make_job(self, code: str, row: Mapping[str, object]) -> Job:
         calls = []
         for test in _listed(row[self.tests], self.__name__):
             if not isinstance(test, Mapping) or "args" not in test or "expected" not in test:
@@ -158,19 +158,20 @@ class StdioTests(_CodeReward):
 
     _name = "stdio_tests"
 
-    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
+    def make_job(self, code: str, row: Mapping[str, object]) -> Job:
         given = row[self.tests]
         given = json.loads(given) if isinstance(given, str) else given
         if isinstance(given, Mapping) and "inputs" in given:
             pairs = zip(given["inputs"], given["outputs"], strict=True)
             return StdioJob(code, tuple((str(i), str(o)) for i, o in pairs))
-        return StdioJob(code, tuple(self._pair(test) for test in _listed(given, self.__name__)))
-
-    def _pair(self, test: object) -> tuple[str, str]:
-        for source, wanted in (("input", "output"), ("stdin", "stdout")):
-            if isinstance(test, Mapping) and wanted in test:
-                return str(test.get(source) or ""), str(test[wanted])
-        raise _bad_test(self.__name__, test, '{"input": text, "output": text}')
+        tests = []
+        for test in _listed(given, self.__name__):
+            fields = test if isinstance(test, Mapping) else {}
+            stdin, stdout = ("input", "output") if "output" in fields else ("stdin", "stdout")
+            if stdout not in fields:
+                raise _bad_test(self.__name__, test, '{"input": text, "output": text}')
+            tests.append((str(fields.get(stdin) or ""), str(fields[stdout])))
+        return StdioJob(code, tuple(tests))
 
 
 class AssertTests(_CodeReward):
@@ -203,16 +204,16 @@ class AssertTests(_CodeReward):
         super().__init__(scoring, sandbox, tests)
         self.entry_point, self.setup = entry_point, setup
 
-    def make_job(self, code: str, row: Mapping[str, Any]) -> Job:
-        tests = row[self.tests]
-        tests = (tests,) if isinstance(tests, str) else tuple(tests)
+    def make_job(self, code: str, row: Mapping[str, object]) -> Job:
+        given = row[self.tests]
+        tests = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
         if not all(isinstance(test, str) for test in tests) or not tests:
-            raise _bad_test(self.__name__, row[self.tests], "a list of statements, or one text")
+            raise _bad_test(self.__name__, given, "a list of statements, or one text")
         entry_point = row.get(self.entry_point)
-        names = {"candidate": entry_point} if entry_point else {}
+        names = {"candidate": str(entry_point)} if entry_point else {}
         if entry_point and len(tests) == 1 and "def check(" in tests[0] and "\ncheck(" not in tests[0]:
             tests = (f"{tests[0]}\ncheck(candidate)",)
-        return AssertsJob(code, tests, row.get(self.setup) or "", names)
+        return AssertsJob(code, tests, str(row.get(self.setup) or ""), names)
 
 
 def _listed(tests: object, reward: str) -> list[object]:

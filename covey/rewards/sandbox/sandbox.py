@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -23,7 +24,7 @@ from covey.rewards.sandbox.zygote import Zygote, ZygoteGone
 _OF_THIS_PROCESS = ("_lock", "_zygotes", "_owner", "_too_weak", "_monty")
 
 
-class Sandbox:
+class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
     """Runs model-written Python where it can read no file, open no socket, start no process and see no expected value.
 
     Args:
@@ -63,8 +64,7 @@ class Sandbox:
             raise ValueError(f"Sandbox(level={level!r}): level is one of {', '.join(LEVELS)}.")
         if otherwise not in ("refuse", "monty"):
             raise ValueError(f"Sandbox(otherwise={otherwise!r}): it is 'refuse' or 'monty'.")
-        self.level = level
-        self.limits = limits or Limits()
+        self.level, self.limits = level, limits or Limits()
         self.preload, self.paths = tuple(preload), tuple(paths)
         self.workers = workers or os.cpu_count() or 1
         self.otherwise = otherwise
@@ -118,9 +118,6 @@ class Sandbox:
             self._zygotes = {}
         for zygote in zygotes.values():
             zygote.close()
-
-    def __enter__(self) -> Sandbox:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from covey.rewards.sandbox.calls import ended_verdict, is_message, raised_verdict, start_fault
@@ -27,10 +27,6 @@ class CallFailed(Exception):
         self.ended = ended
 
 
-class _UsedUp(Exception):
-    """The child's processor time is up, but earlier calls had a part in that."""
-
-
 class Session:
     """Functions of `code` in a child process that is killed when a call takes too long, and started again for the next.
 
@@ -49,8 +45,7 @@ class Session:
         setup: tuple[str, object] | None = None,
     ) -> None:
         self._new_child = child
-        self._code = code
-        self._setup = setup
+        self._code, self._setup = code, setup
         self._trusted = trusted
         self._child: Child | None = None
         self._lock = threading.Lock()
@@ -63,28 +58,7 @@ class Session:
             CallFailed: it raised, took longer than `seconds`, or ended its process.
         """
         with self._lock:
-            try:
-                return self._call(name, args, kwargs, seconds)
-            except _UsedUp:
-                return self._call(name, args, kwargs, seconds)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._child is not None:
-                self._child.close()
-                self._child = None
-
-    def _call(self, name: str, args: Sequence[object], kwargs: dict[str, object], seconds: float) -> object:
-        if self._child is None:
-            self._num_calls = 0
-            self._child = self._started()
-        child = self._child
-        self._num_calls += 1
-        try:
-            child.within(seconds).send((name, list(args), kwargs))
-            answer = child.receive(hashed=self._trusted)
-        except (ChildEnded, TooLate, TooMuch) as error:
-            raise CallFailed(self._why(error, child, seconds), isinstance(error, ChildEnded)) from None
+            answer = self._answer((name, list(args), kwargs), seconds)
         match answer:
             case ("value", value, _):
                 return value
@@ -97,12 +71,33 @@ class Session:
             case _:
                 raise CallFailed(Verdict("crash", "an answer that is none"))
 
-    def _started(self) -> Child:
-        """Start a child, load the functions and make the first call.
+    def close(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
 
-        Raises:
-            CallFailed: one of them failed.
-        """
+    def _answer(self, request: tuple[str, list[object], dict[str, object]], seconds: float) -> object:
+        """Return the child's answer to a request; raise CallFailed where it gives none."""
+        if self._child is None:
+            self._num_calls = 0
+            self._child = self._started()
+        child = self._child
+        self._num_calls += 1
+        try:
+            child.within(seconds).send(request)
+            return child.receive(hashed=self._trusted)
+        except (ChildEnded, TooLate, TooMuch) as error:
+            self._child, end = None, child.close()
+            if isinstance(error, TooLate):
+                raise CallFailed(Verdict("timeout", f"more than {seconds} s")) from None
+            used_up = end is not None and end.ran_out(child.limits) and end.code != signal.SIGPROF
+            if used_up and self._num_calls > 1:  # earlier calls had a part in that: again, in a fresh child
+                return self._answer(request, seconds)
+            raise CallFailed(ended_verdict(error, end, child.limits), isinstance(error, ChildEnded)) from None
+
+    def _started(self) -> Child:
+        """Return a child with the functions loaded and set up; raise CallFailed where that fails."""
         child = self._new_child()
         try:
             child.within(START_SECONDS).send({"mode": "serve", "code": self._code, "filename": "<session>"})
@@ -119,14 +114,3 @@ class Session:
             child.close()
             raise CallFailed(Verdict("infrastructure", f"the functions could not be loaded: {fault}"))
         return child
-
-    def _why(self, error: Exception, child: Child, seconds: float) -> Verdict:
-        """Return the verdict on a call whose child is gone."""
-        self._child = None
-        end = child.close()
-        if isinstance(error, TooLate):
-            return Verdict("timeout", f"more than {seconds} s")
-        used_up = end is not None and end.ran_out(child.limits) and end.code != signal.SIGPROF
-        if used_up and self._num_calls > 1:
-            raise _UsedUp
-        return ended_verdict(error, end, child.limits)

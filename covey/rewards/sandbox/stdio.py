@@ -54,18 +54,12 @@ def run_program(zygote: Zygote, code: str, stdin: str, limits: Limits) -> Progra
                 verdict = Verdict("crash", "it did not say how it ended")
         except (ChildEnded, TooLate, TooMuch) as error:
             verdict = ended_verdict(error, child.close(), limits)
-        end = child.close()
-        return Program(
-            status=verdict.status,
-            stdout=bytes(streams.written[1]).decode("utf-8", "replace"),
-            stderr=bytes(streams.written[2]).decode("utf-8", "replace"),
-            detail=verdict.detail,
-            cpu_seconds=end.cpu_seconds if end else 0.0,
-            peak_mb=end.peak_mb if end else 0.0,
-        )
+        spent = (end.cpu_seconds, end.peak_mb) if (end := child.close()) else (0.0, 0.0)
+        stdout, stderr = (streams.written[number].decode("utf-8", "replace") for number in (1, 2))
+        return Program(verdict.status, stdout, stderr, verdict.detail, *spent)
 
 
-class _Streams:
+class _Streams(contextlib.AbstractContextManager["_Streams"]):
     """Pipes for standard input, output and error, with the bytes that were written to the latter two."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -76,9 +70,6 @@ class _Streams:
         self.ours = {0: pairs[0][1], 1: pairs[1][0], 2: pairs[2][0]}
         for descriptor in self.ours.values():
             os.set_blocking(descriptor, False)
-
-    def __enter__(self) -> _Streams:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close_theirs()

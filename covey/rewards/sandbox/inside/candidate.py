@@ -12,6 +12,7 @@ A request is (name, arguments, keyword arguments). An answer is one of
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import random
@@ -21,18 +22,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from .codec import Opaque, decode, encode
-from .frames import Closed, read_bytes, write_bytes, write_frame
+from .frames import Closed, read_bytes, write_bytes
 
 CHANNEL = 3
 MAX_TEXT = 500
 
+Request = tuple[str, list[object], dict[str, object]]
+
 
 def run(limits: Mapping[str, int]) -> None:
-    """Read the job, run it, and end this process.
-
-    Args:
-        limits: see `covey.rewards.sandbox.limits.Limits`.
-    """
+    """Read the job, run it, and end this process; `limits` holds the fields of `covey.rewards.sandbox.limits.Limits`."""
     job = decode(read_bytes(CHANNEL))
     random.seed(0)  # the same code gets the same verdict
     _fresh_streams()
@@ -59,7 +58,8 @@ def _fresh_streams() -> None:
 
 def _run_program(code: str) -> None:
     """Execute a program and send how it ended."""
-    write, streams = write_frame, (sys.stdout, sys.stderr)  # kept: the program may replace them
+    # Kept: the program may replace them.
+    send, to_bytes, streams = write_bytes, encode, (sys.stdout, sys.stderr)
     outcome = execute(code, "__main__", "<program>")[1]
     try:
         for stream in streams:
@@ -68,7 +68,7 @@ def _run_program(code: str) -> None:
         outcome = outcome or describe(error)
     if outcome is not None and outcome[0] == "SystemExit" and outcome[1] in ("", "0", "None"):
         outcome = None
-    write(CHANNEL, ("ended", outcome))
+    send(CHANNEL, to_bytes(("ended", outcome)))
 
 
 def _serve(code: str, filename: str, max_bytes: int) -> None:
@@ -84,34 +84,26 @@ def _serve(code: str, filename: str, max_bytes: int) -> None:
         send(CHANNEL, answer_of(namespace, request, max_bytes))
 
 
-def _answer(
-    namespace: Mapping[str, Any], request: tuple[str, list[object], dict[str, object]], max_bytes: int
-) -> bytes:
+def _answer(namespace: Mapping[str, Any], request: Request, max_bytes: int) -> bytes:
     """Call a function; return the encoded answer."""
     name, arguments, keywords = request
     function = namespace.get(name)
     if function is None:
         return encode(("missing", name))
-    before = encode(arguments)
+    before = after = encode(arguments)
     try:
         value = function(*arguments, **keywords)
     except BaseException as error:
         return encode(("raised", *describe(error)))
     try:
-        answer = encode(("value", value, _changed(arguments, before)))
+        with contextlib.suppress(Opaque):
+            after = encode(arguments)
+        answer = encode(("value", value, arguments if after != before else None))
     except Opaque as error:
         return encode(("opaque", str(error)))
     except (RecursionError, MemoryError) as error:
         return encode(("raised", *describe(error)))
     return answer if len(answer) <= max_bytes else encode(("opaque", f"a value of {len(answer)} bytes"))
-
-
-def _changed(arguments: list[object], before: bytes) -> list[object] | None:
-    """Return the arguments where the call changed one of them in place."""
-    try:
-        return None if encode(arguments) == before else arguments
-    except Opaque:
-        return None
 
 
 def execute(code: str, name: str, filename: str) -> tuple[dict[str, Any], tuple[str, str] | None]:

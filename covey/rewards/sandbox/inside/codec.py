@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 MAX_DEPTH = 100
@@ -101,13 +102,13 @@ def decode(data: bytes, hashed: bool = True) -> Any:
     return value
 
 
+@dataclass
 class _Decoder:
     """Bytes of a value, and the place up to which they are read."""
 
-    def __init__(self, data: bytes, hashed: bool) -> None:
-        self.data = data
-        self.hashed = hashed
-        self.place = 0
+    data: bytes
+    hashed: bool
+    place: int = 0
 
     def take(self, size: int) -> bytes:
         end = self.place + size

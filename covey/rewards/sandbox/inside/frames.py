@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
-
-from .codec import encode
+from collections.abc import Callable
 
 HEADER = struct.Struct(">I")
 
@@ -14,11 +14,8 @@ class Closed(Exception):
     """The other end is gone."""
 
 
-def write_frame(fd: int, value: object) -> None:
-    write_bytes(fd, encode(value))
-
-
 def write_bytes(fd: int, payload: bytes) -> None:
+    """Write a message that is encoded already."""
     view = memoryview(HEADER.pack(len(payload)) + payload)
     while view:
         view = view[os.write(fd, view) :]
@@ -30,16 +27,22 @@ def read_bytes(fd: int, max_bytes: int | None = None) -> bytes:
     Raises:
         Closed: the other end is gone, or what it announces is too long.
     """
-    size = HEADER.unpack(_exactly(fd, HEADER.size))[0]
+    read = functools.partial(os.read, fd)
+    size = HEADER.unpack(read_exactly(read, HEADER.size))[0]
     if max_bytes is not None and size > max_bytes:
         raise Closed(f"a message of {size} bytes")
-    return _exactly(fd, size)
+    return read_exactly(read, size)
 
 
-def _exactly(fd: int, size: int) -> bytes:
+def read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
+    """Return `size` bytes of a stream; `read` returns as many as it is asked for or fewer, and none at the end.
+
+    Raises:
+        Closed: the stream ended before.
+    """
     parts = []
     while size:
-        part = os.read(fd, min(size, 1 << 20))
+        part = read(min(size, 1 << 20))
         if not part:
             raise Closed("the other end is gone")
         parts.append(part)

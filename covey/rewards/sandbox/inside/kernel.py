@@ -19,25 +19,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def prctl(option: int, argument: int = 0, pointer: int | None = None) -> None:
     """Set an option of this process. Raises OSError where the kernel refuses."""
     zero = ctypes.c_ulong(0)
-    _checked(_libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_void_p(pointer), zero, zero))
-
-
-def unshare(flags: int) -> None:
-    _checked(_libc.unshare(flags))
-
-
-def syscall(number: int, *arguments: object) -> int:
-    """Call the kernel with ctypes numbers, bytes or None, which stand for pointers; return its result."""
-    return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
+    call_libc("prctl", option, ctypes.c_ulong(argument), ctypes.c_void_p(pointer), zero, zero)
 
 
 def drop_capabilities() -> None:
     """Empty the permitted, effective and inheritable sets. None comes back: `no_new_privs` is set and nothing is executed."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
-    _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
+    call_libc("capset", header, (ctypes.c_uint32 * 6)())
 
 
-def _checked(result: int) -> int:
+def call_libc(function: str, *arguments: object) -> int:
+    """Return the result of a function of the C library. Raises OSError where the kernel refuses."""
+    result: int = getattr(_libc, function)(*arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

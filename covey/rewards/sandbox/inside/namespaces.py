@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from .kernel import unshare
+from .kernel import call_libc
 
 FLAGS = {"user": 0x10000000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x08000000, "uts": 0x04000000}
 
@@ -21,7 +21,7 @@ def enter() -> list[str]:
     for attempt in (names, ["user", *names]):
         uid, gid = os.getuid(), os.getgid()
         try:
-            unshare(sum(FLAGS[name] for name in attempt))
+            call_libc("unshare", sum(FLAGS[name] for name in attempt))
         except OSError:
             continue
         if "user" in attempt:

@@ -114,15 +114,9 @@ def is_supported() -> bool:
     return MACHINE in ARCHITECTURES and struct.calcsize("P") == 8
 
 
-def prepare() -> None:
-    """Do what can be done before the fork."""
-    if is_supported():
-        _template()
-
-
 def install() -> None:
     """Lock this process, for good. It must have `no_new_privs` set."""
-    code = _template().replace(_operand(ANY_PID), _operand(os.getpid()))
+    code = template().replace(struct.pack("=I", ANY_PID), struct.pack("=I", os.getpid()))
     instructions = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(instructions))
     buffer = ctypes.create_string_buffer(header, len(header))
@@ -130,35 +124,23 @@ def install() -> None:
 
 
 @functools.cache
-def _template() -> bytes:
-    """Build the filter once, in the zygote; each child puts its own number into it."""
-    return program(ANY_PID)
-
-
-def _operand(number: int) -> bytes:
-    return struct.pack("=I", number)
-
-
-def program(pid: int) -> bytes:
-    """Return the filter as bytes; signals may go to `pid` alone."""
+def template() -> bytes:
+    """Return the filter as bytes; signals may go to `ANY_PID` alone, for which each child puts its own number."""
     column = list(ARCHITECTURES).index(MACHINE)
     code = [
         _op(LOAD, OFFSET_ARCHITECTURE),
         _op(JUMP_EQUAL, ARCHITECTURES[MACHINE], 1, 0),
         _op(RETURN, KILL_PROCESS),
+        _op(LOAD, OFFSET_NUMBER),
     ]
-    code.append(_op(LOAD, OFFSET_NUMBER))
     if MACHINE == "x86_64":
         code += [_op(JUMP_AT_LEAST, X32_BIT, 0, 1), _op(RETURN, KILL_PROCESS)]
     for table, verdict in ((ALLOWED, ALLOW), (NO_FILES, ERRNO | EACCES), (NOT_THERE, ERRNO | ENOSYS)):
-        for numbers in table.values():
-            number = numbers[column]
+        for number in (numbers[column] for numbers in table.values()):
             if number is not None:
                 code += [_op(JUMP_EQUAL, number, 0, 1), _op(RETURN, verdict)]
-    code += _if_argument(IOCTL[column], 1, IOCTLS)
-    code += _if_argument(FCNTL[column], 1, FCNTLS)
-    code += _if_argument(KILL[column], 0, (pid,))
-    code += _if_argument(TGKILL[column], 0, (pid,))
+    code += _if_argument(IOCTL[column], 1, IOCTLS) + _if_argument(FCNTL[column], 1, FCNTLS)
+    code += _if_argument(KILL[column], 0, (ANY_PID,)) + _if_argument(TGKILL[column], 0, (ANY_PID,))
     code += _if_reading_limits(PRLIMIT[column])
     code.append(_op(RETURN, ERRNO | EPERM))
     return b"".join(code)

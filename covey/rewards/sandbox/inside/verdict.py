@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .candidate import CHANNEL, describe
 from .codec import Malformed, Opaque, decode, encode
-from .frames import Closed, read_bytes, write_bytes, write_frame
+from .frames import Closed, read_bytes, write_bytes
 
 PEER = 4
 
@@ -34,28 +35,20 @@ class CandidateError(Exception):
 
 
 def run(limits: Mapping[str, int]) -> None:
-    """Read the job, run its tests, send a verdict on each, and end this process.
-
-    Args:
-        limits: see `covey.rewards.sandbox.limits.Limits`.
-    """
+    """Read the job, run its tests, send a verdict on each, and end this process; `limits` holds the fields of `Limits`."""
     job = decode(read_bytes(CHANNEL))
     peer = _Peer(limits["result_bytes"])
     random.seed(0)
-    try:
-        peer.greet()
-    except CandidateGone as error:
-        write_frame(CHANNEL, ("gone", str(error)))
-        os._exit(0)
-    if peer.raised is not None:
-        write_frame(CHANNEL, ("raised", *peer.raised))
+    fault = peer.start_fault()
+    if fault is not None:
+        write_bytes(CHANNEL, encode(fault))
         os._exit(0)
     namespace = {"__name__": "tests", **{name: Proxy(peer, target) for name, target in job["names"].items()}}
     for number, test in enumerate([job["setup"], *job["tests"]]):
         verdict = _verdict(test, namespace)
         if number == 0 and verdict[0] == "failed" and not peer.num_calls:
             verdict = ("broken", verdict[1])  # the candidate had no part in it
-        write_frame(CHANNEL, verdict)
+        write_bytes(CHANNEL, encode(verdict))
         if verdict[0] in ("gone", "broken"):
             break
     os._exit(0)
@@ -79,21 +72,22 @@ def _verdict(test: str, namespace: dict[str, object]) -> tuple[str, ...]:
     return ("passed",)
 
 
+@dataclass
 class _Peer:
     """The candidate's end of the socket."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.raised: tuple[object, ...] | None = None
-        self.num_calls = 0
+    max_bytes: int
+    num_calls: int = 0
 
-    def greet(self) -> None:
-        """Wait until the candidate is ready, or has raised."""
-        answer = self._receive()
+    def start_fault(self) -> tuple[object, ...] | None:
+        """Wait until the candidate is ready; return the verdict on one that will not be."""
+        try:
+            answer = self._receive()
+        except CandidateGone as error:
+            return "gone", str(error)
         if answer[0] == "raised":
-            self.raised = answer[1:3]
-        elif answer != ("ready",):
-            raise CandidateGone("it did not get ready")
+            return answer[:3]
+        return None if answer == ("ready",) else ("gone", "it did not get ready")
 
     def call(self, name: str, arguments: list[object], keywords: dict[str, object]) -> tuple[object, ...]:
         """Send a request; return the answer."""
@@ -162,9 +156,6 @@ class Unreadable:
 
     def __eq__(self, other: object) -> bool:
         return False
-
-    def __ne__(self, other: object) -> bool:
-        return True
 
     def __bool__(self) -> bool:
         raise TypeError(f"the candidate returned {self._kind}")

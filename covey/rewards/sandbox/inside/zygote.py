@@ -68,7 +68,8 @@ def main() -> None:
         return
     if settings["locked"]:
         lock.die_first()
-        seccomp.prepare()
+        if walls["seccomp"]:
+            seccomp.template()  # kept: each child only puts its own number into it
     del sys.argv[1:]
     control.send(json.dumps(walls).encode())
     # With `ctypes` also `_ctypes` and `ctypes.util`: the modules, and those that belong to them.
