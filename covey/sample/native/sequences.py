@@ -114,7 +114,8 @@ class SequenceTable:
             # Evaluation may have end ids that `decode` knows nothing of.
             text = self.decode(own[:-1] if finish == "stop" else own)
             under_policy = None if policy is None else tuple(policy[index][:length])
-            completions.append(Completion(own, tuple(logprobs[index][:length]), text, finish, under_policy))
+            own_logprobs = tuple(logprobs[index][:length])
+            completions.append(Completion(own, own_logprobs, text, finish, policy_logprobs=under_policy))
         return Group(self.prompts[position], tuple(completions))
 
 
