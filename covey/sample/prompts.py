@@ -109,8 +109,7 @@ def cut_chat(
 ) -> list[int]:
     """Return the ids of a chat whose user content is cut from the left until it fits; the template's markers stay.
 
-    The first user message gives way first. Characters are taken in proportion to the tokens that are over, at least one
-    at a time, so the result is at most a few tokens below the limit.
+    The first user message gives way first, in proportion to the tokens that are over; at most a few too many go.
     """
     messages = [dict(m) for m in messages]
     ids = encode(messages)
@@ -128,11 +127,7 @@ def cut_chat(
 
 
 def checked_content(row: Mapping[str, object], number: int) -> PromptContent:
-    """Return the row's prompt: non-empty text, or a list of messages.
-
-    Raises:
-        DatasetError: what is there instead.
-    """
+    """Return the row's prompt, non-empty text or messages; raise a DatasetError that names anything else."""
     if "prompt" not in row:
         raise DatasetError(
             f"Row {number} has no column 'prompt'; its columns are {', '.join(map(repr, row))}. Rename the one that holds "

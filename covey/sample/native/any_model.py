@@ -18,48 +18,36 @@ from covey.sample.native.inference_mode import Autocast, inference_mode
 from covey.sample.native.logits_processors import Restrictions
 from covey.sample.native.memory_budget import cache_bytes_per_token
 from covey.sample.native.sequences import ActiveSequences, SequenceTable
-from covey.sample.native.stop_strings import INTERVAL, Decode, StopStrings
-from covey.sample.sampling import Sampling
-from covey.types import Group, Prompt
+from covey.sample.native.stop_strings import INTERVAL
+from covey.types import Group
 
 COPIES = 2
 """A cache that grows by a token a step holds the old and the new copy for a moment."""
 
 
 def sample_any_model(
-    policy: nn.Module,
-    autocast: Autocast,
-    prompts: Sequence[Prompt],
-    group_size: int,
-    settings: Sampling,
-    decode: Decode,
-    budget: int,
-    max_sequences: int,
+    policy: nn.Module, autocast: Autocast, table: SequenceTable, budget: int, max_sequences: int
 ) -> Iterator[Group]:
     """Yield groups in the order of the prompts; see `covey.sample.engine.Engine.generate`.
 
     Args:
         autocast: makes the context in which the model computes.
-        decode: token ids → text.
+        table: the sequences of the call.
         budget: bytes that the cache may take; at least one sequence is decoded, whatever it takes.
         max_sequences: sequences that are decoded together at most.
     """
-    table = SequenceTable(prompts, group_size, settings, next(policy.parameters()).device)
-    stops = StopStrings(settings.stop_strings, decode)
-    longest = table.prompt_width + settings.max_new_tokens
+    longest = table.prompt_width + table.settings.max_new_tokens
     fitting = budget // (COPIES * cache_bytes_per_token(policy) * longest)
     size = max(1, min(fitting, max_sequences))
     lengths: list[int] = []
-    complete = 0
     for first in range(0, table.number, size):
         with inference_mode(policy), autocast():
-            lengths += _decode_wave(policy, table, stops, range(first, min(first + size, table.number)))
-        while complete < len(prompts) and (complete + 1) * group_size <= len(lengths):
-            yield table.group(complete, lengths, stops.stopped, decode)
-            complete += 1
+            lengths += _decode_wave(policy, table, range(first, min(first + size, table.number)))
+        for position in range(first // table.group_size, len(lengths) // table.group_size):
+            yield table.group(position, lengths)
 
 
-def _decode_wave(policy: nn.Module, table: SequenceTable, stops: StopStrings, rows: range) -> list[int]:
+def _decode_wave(policy: nn.Module, table: SequenceTable, rows: range) -> list[int]:
     """Decode these rows of the table to their ends; returns their lengths."""
     prompts = [table.prompts[row // table.group_size].ids for row in rows]
     distinct = {ids: number for number, ids in enumerate(dict.fromkeys(prompts))}
@@ -70,28 +58,24 @@ def _decode_wave(policy: nn.Module, table: SequenceTable, stops: StopStrings, ro
     lengths: dict[int, int] = {}
     while True:
         active.advance(logits.float(), table, restrictions)
-        looks_at_text = bool(stops.stops) and int(active.written.max()) % INTERVAL == 0
+        looks_at_text = bool(table.stops.stops) and int(active.written.max()) % INTERVAL == 0
         if looks_at_text or bool(active.done.any()):
-            active = _without_ended(forward, active, table, stops, lengths)
+            active = _without_ended(forward, active, table, lengths)
         if not len(active.rows):
             return [lengths[row] for row in rows]
         logits = forward.step(active.token)
 
 
 def _without_ended(
-    forward: _Forward,
-    active: ActiveSequences,
-    table: SequenceTable,
-    stops: StopStrings,
-    lengths: dict[int, int],
+    forward: _Forward, active: ActiveSequences, table: SequenceTable, lengths: dict[int, int]
 ) -> ActiveSequences:
     """Return the sequences that go on; the lengths of the others are noted."""
     kept = []
-    columns = active.rows.tolist(), active.written.tolist(), active.done.tolist()
-    for index, (row, written, done) in enumerate(zip(*columns, strict=True)):
-        end = stops.end(row, table.ids[row, :written].tolist()) if stops.stops else None
-        if done or end is not None:
-            lengths[row] = written if end is None else end
+    for index, (row, is_over, length) in enumerate(
+        zip(active.rows.tolist(), *active.ends(table), strict=True)
+    ):
+        if is_over:
+            lengths[row] = length
         else:
             kept.append(index)
     if len(kept) == len(active.rows):

@@ -1,4 +1,4 @@
-"""Which policies the fast path knows, and their sizes: Llama, SmolLM, Qwen2, Qwen2.5, Qwen3 and Mistral.
+"""Policies that the fast path knows, and their sizes: Llama, SmolLM, Qwen2, Qwen2.5, Qwen3 and Mistral.
 
 All of them are a stack of the same layer: RMS norm, attention with rotary positions and grouped heads, RMS norm, gated
 MLP. What differs (biases, norms of queries and keys, tied heads, the scaling of positions) is read from the modules.
@@ -14,6 +14,7 @@ from torch import nn
 from covey.models.inspect import innermost
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+PACKAGE = "transformers.models."
 
 STATIC_ROPES = ("default", "linear", "llama3", "yarn")
 """Scalings of rotary positions that do not depend on the length of the text."""
@@ -39,11 +40,8 @@ def unsupported_reason(policy: nn.Module) -> str | None:
     """Return why the fast path cannot decode this policy; None: it can."""
     inner: Any = innermost(policy)
     # FSDP makes subclasses of these classes, and others do: one that computes something else is not of the family.
-    family: list[Any] = [
-        c
-        for c in type(inner).__mro__
-        if c.__name__ in CLASSES and c.__module__.startswith("transformers.models.")
-    ]
+    ancestors: tuple[Any, ...] = type(inner).__mro__
+    family = [c for c in ancestors if c.__name__ in CLASSES and c.__module__.startswith(PACKAGE)]
     if not family or type(inner).forward is not family[0].forward:
         return f"{type(inner).__name__} is not of the Llama family"
     config = inner.config

@@ -19,43 +19,33 @@ class Batch:
         table: of the call.
         cache: keys and values.
         prompt_of: prompt of each row of the table, shape (rows,).
-        prompt_lengths: tokens of each row's prompt, shape (rows,).
         queries_per_key: of the policy; a mask has a row for each query.
     """
 
     def __init__(
-        self,
-        table: SequenceTable,
-        cache: KvCache,
-        prompt_of: np.ndarray,
-        prompt_lengths: np.ndarray,
-        queries_per_key: int,
+        self, table: SequenceTable, cache: KvCache, prompt_of: np.ndarray, queries_per_key: int
     ) -> None:
         self.table, self.cache, self.prompt_of = table, cache, prompt_of
         self.queries_per_key, self.device = queries_per_key, cache.format.device
         self.reads_whole_slots = self.device.type == "cpu" and cache.format.dtype != torch.float32
         """Part of a bfloat16 slot would be copied first on a CPU (see `covey.sample.native.kv_cache.ALIGNED`)."""
         # The spare row continues a prompt of one token.
-        self.prompt_lengths = np.append(prompt_lengths, 1)
+        self.prompt_lengths = np.append(np.repeat([len(p.ids) for p in table.prompts], table.group_size), 1)
         self._prompt_lengths = torch.from_numpy(self.prompt_lengths).to(self.device)
         self.lengths = np.zeros(table.number + 1, dtype=np.int64)
         """Tokens of each completion, by row. On an accelerator those of active ones run ahead between two looks."""
-        self._token = torch.zeros(table.number + 1, dtype=torch.long, device=self.device)
-        self._written = torch.ones(table.number + 1, dtype=torch.long, device=self.device)
-        self._done = torch.zeros(table.number + 1, dtype=torch.bool, device=self.device)
-        self.active = ActiveSequences.start(torch.zeros(0, dtype=torch.long, device=self.device))
+        self._noted = ActiveSequences.start(torch.arange(table.number + 1, device=self.device))
+        """The state of every row of the table when the batch was last arranged."""
+        self.active = ActiveSequences.start(self._noted.rows[:0])
         self.rearrange()
 
-    def start(self, entering: ActiveSequences) -> None:
-        """Note the first tokens of sequences that are not in the batch yet."""
-        self._token[entering.rows], self._written[entering.rows] = entering.token, entering.written
-
-    def rearrange(self) -> None:
-        """Take in what the cache holds now, after sequences have entered, left or moved."""
-        active, spare = self.active, self.table.spare
-        self._token[active.rows], self._written[active.rows] = active.token, active.written
-        self._done[active.rows] = active.done
-        self._token[spare], self._written[spare], self._done[spare] = 0, 1, True
+    def rearrange(self, entering: ActiveSequences | None = None) -> None:
+        """Take in what the cache holds now, after sequences have entered (those in `entering`), left or moved."""
+        noted, spare = self._noted, self.table.spare
+        for some in (self.active,) if entering is None else (self.active, entering):
+            noted.token[some.rows], noted.written[some.rows] = some.token, some.written
+            noted.done[some.rows] = some.done
+        noted.token[spare], noted.written[spare], noted.done[spare] = 0, 1, True
         # No longer than any sequence beside it, so that a hole never asks for a longer slot.
         self.lengths[spare] = 1
         self.layout = kv_layout(self.cache, self.prompt_of, spare)
@@ -63,16 +53,14 @@ class Batch:
         """Row of the table for each row of the batch."""
         self.holes = self.layout.rows.count(spare)
         rows = torch.from_numpy(self.rows).to(self.device)
-        self.active = ActiveSequences(rows, self._written[rows], self._token[rows], self._done[rows])
+        self.active = ActiveSequences(rows, noted.written[rows], noted.token[rows], noted.done[rows])
         self._starts = self._prompt_lengths[rows][:, None]  # (rows, 1)
 
     def make_room(self, tokens: int) -> None:
         """See to it that every sequence can take so many tokens more."""
         held = self._held(tokens)
         of_rows = held[self.rows]
-        fits = (
-            int(of_rows[s.start : s.start + s.width].max()) <= s.pool.capacity for s in self.layout.segments
-        )
+        fits = (int(of_rows[s.rows].max()) <= s.pool.capacity for s in self.layout.segments)
         if not all(fits) and self.cache.make_room(held):
             self.rearrange()
 
@@ -86,7 +74,7 @@ class Batch:
         held = self._held(tokens)[self.rows]
         lengths, masks = [], []
         for segment in self.layout.segments:
-            rows = slice(segment.start, segment.start + segment.width)
+            rows = segment.rows
             length, is_exact = int(held[rows].max()), False
             if self.cache.fixed is not None:
                 length = min(coarse(length), segment.pool.capacity)  # a graph is captured for each length

@@ -88,15 +88,12 @@ class Graphs:
 def capture(
     work: Callable[[], Tensor], memory: _POOL_HANDLE | None
 ) -> tuple[Callable[[], None], Tensor, _POOL_HANDLE]:
-    """Record work on the current device.
+    """Record work on the current device; return what repeats it, its result, and the memory of the graphs.
 
     The work is done twice before: libraries choose their kernels and allocate on first use, which must not be recorded.
 
     Args:
         memory: of the graphs that were recorded before; None for the first.
-
-    Returns:
-        What repeats the work, the tensor with its result, and the memory of the graphs.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

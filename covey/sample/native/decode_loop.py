@@ -23,15 +23,14 @@ from covey.sample.native.prompt_lookup import LONGEST, CompletionIndex
 from covey.sample.native.scheduler import Scheduler
 from covey.sample.native.sequences import ActiveSequences, SequenceTable
 from covey.sample.native.speculation import Speculator
-from covey.sample.native.stop_strings import INTERVAL, Decode, StopStrings
+from covey.sample.native.stop_strings import INTERVAL
 from covey.sample.native.weights import Weights
-from covey.sample.sampling import Sampling
-from covey.types import Group, Prompt
+from covey.types import Group
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """What one call may take, and how it goes about it."""
+    """Limits of one call, and the ways that it takes."""
 
     memory: int
     """Bytes of the cache."""
@@ -50,10 +49,7 @@ class DecodeOptions:
 
 def decode_loop(
     weights: Weights,
-    prompts: Sequence[Prompt],
-    group_size: int,
-    settings: Sampling,
-    decode: Decode,
+    table: SequenceTable,
     options: DecodeOptions,
     completions: CompletionIndex | None = None,
     graphs: Graphs | None = None,
@@ -61,14 +57,11 @@ def decode_loop(
     """Yield groups as they finish; see `covey.sample.engine.Engine.generate`.
 
     Args:
-        decode: token ids → text.
         completions: of earlier calls; only read here.
         graphs: captured steps, and the slots that they read; None: steps are computed operation by operation.
     """
     with torch.inference_mode():
-        call = _Call(
-            weights, prompts, group_size, settings, decode, options, completions or CompletionIndex(), graphs
-        )
+        call = _Call(weights, table, options, completions or CompletionIndex(), graphs)
     while any(call.open):
         # A generator must not hold the mode while it is suspended: the consumer would compute in it.
         with torch.inference_mode():
@@ -82,46 +75,40 @@ class _Call:
     def __init__(
         self,
         weights: Weights,
-        prompts: Sequence[Prompt],
-        group_size: int,
-        settings: Sampling,
-        decode: Decode,
+        table: SequenceTable,
         options: DecodeOptions,
         completions: CompletionIndex,
         graphs: Graphs | None,
     ) -> None:
-        self.decode, self.options, self.graphs = decode, options, graphs
-        self.table = SequenceTable(prompts, group_size, settings, weights.device)
-        self.stops = StopStrings(settings.stop_strings, decode)
+        self.table, self.options, self.graphs = table, options, graphs
+        prompts, settings = table.prompts, table.settings
         self.restrictions = Restrictions(settings, weights.vocab, weights.device)
         numbers = {ids: n for n, ids in enumerate(dict.fromkeys(p.ids for p in prompts))}
         self.prompts = list(numbers)
         """Ids of the distinct prompts."""
-        self.prompt_of = np.array([numbers[p.ids] for p in prompts for _ in range(group_size)])
-        lengths = np.array([len(self.prompts[prompt]) for prompt in self.prompt_of])
+        self.prompt_of = np.array([numbers[p.ids] for p in prompts for _ in range(table.group_size)])
 
         if graphs is None:
-            on_cpu = weights.device.type == "cpu"
-            self.cache = KvCache(weights.kv_format, options.memory, options.shares_prompts, on_cpu)
-            self.model = Llama(weights, self.table.prompt_width + settings.max_new_tokens + LONGEST)
+            self.cache = KvCache(weights.kv_format, options.memory, options.shares_prompts)
+            self.model = Llama(weights, table.prompt_width + settings.max_new_tokens + LONGEST)
         else:
             for owner in list(graphs.pool.slots):  # of a call that was given up
                 graphs.pool.release(owner)
-            self.cache = KvCache(weights.kv_format, options.memory, False, False, fixed=graphs.pool)
+            self.cache = KvCache(weights.kv_format, options.memory, shares_prompts=False, fixed=graphs.pool)
             self.model = graphs.model
-        self.batch = Batch(self.table, self.cache, self.prompt_of, lengths, weights.shape.queries_per_key)
+        self.batch = Batch(table, self.cache, self.prompt_of, weights.shape.queries_per_key)
         self.speculator = Speculator(self.batch, self.prompts, completions) if options.prompt_lookup else None
         new = settings.max_new_tokens + (LONGEST if options.prompt_lookup else 0)
         self.scheduler = Scheduler(
             self.prompt_of.tolist(),
-            [self.cache.completion_bytes(length, new) for length in lengths.tolist()],
+            [self.cache.completion_bytes(length, new) for length in self.batch.prompt_lengths[:-1].tolist()],
             [self.cache.prompt_bytes(len(ids)) for ids in self.prompts],
             options.memory,
             options.max_sequences,
         )
         self.first_logits: dict[int, Tensor] = {}
         """Logits after a prompt, for completions that have not entered yet."""
-        self.open = [group_size] * len(prompts)
+        self.open = [table.group_size] * len(prompts)
         """Completions of each group that have not ended."""
         self.steps = 0
 
@@ -152,14 +139,13 @@ class _Call:
         entering = ActiveSequences.start(torch.tensor(rows, device=self.table.ids.device))
         logits = torch.stack([self.first_logits[prompt] for prompt in prompts])  # (rows, vocab)
         entering.advance(logits, self.table, self.restrictions)
-        self.batch.start(entering)
         self.batch.lengths[rows] = 1
         ended = [row for row, done in zip(rows, entering.done.tolist(), strict=True) if done]
-        for row in ended if self.stops.stops else ():
-            self.stops.end(row, self.table.ids[row, :1].tolist())
+        for row in ended if self.table.stops.stops else ():
+            self.table.stops.end(row, self.table.ids[row, :1].tolist())
         over = set(ended)
         self.cache.add_completions({row: int(self.prompt_of[row]) for row in rows if row not in over})
-        self.batch.rearrange()
+        self.batch.rearrange(entering)
         return self._finish(ended)
 
     def _step(self) -> None:
@@ -187,7 +173,7 @@ class _Call:
     def _finish_ended(self) -> list[Group]:
         """Look for sequences that have ended, where a look is due, and free their slots."""
         batch, table, interval = self.batch, self.table, self.options.interval
-        if self.stops.stops and self.steps % INTERVAL == 0:
+        if table.stops.stops and self.steps % INTERVAL == 0:
             is_due = True
         elif interval == 1:
             is_due = int(batch.active.done.sum()) > batch.holes
@@ -196,16 +182,8 @@ class _Call:
             is_due = self.steps % interval == 0 or bool(is_long.any())
         if not is_due:
             return []
-        ended = []
-        columns = batch.active.rows.tolist(), batch.active.done.tolist(), batch.active.written.tolist()
-        for row, done, written in zip(*columns, strict=True):
-            if row == table.spare:
-                continue
-            end = self.stops.end(row, table.ids[row, :written].tolist()) if self.stops.stops else None
-            batch.lengths[row] = written if end is None else end
-            if done or end is not None:
-                ended.append(row)
-                self.cache.drop_completion(row)
+        is_over, batch.lengths[batch.rows] = batch.active.ends(table)
+        ended = [r for r, over in zip(batch.rows.tolist(), is_over, strict=True) if over and r != table.spare]
         if not ended:
             return []
         finished = self._finish(ended)
@@ -218,21 +196,25 @@ class _Call:
         finished = []
         for row in rows:
             prompt = self.scheduler.finish(row)
+            self.cache.release(row, prompt)
             if prompt is not None:
-                self.cache.drop_prompt(prompt)
                 del self.first_logits[prompt]
             position = row // self.table.group_size
             self.open[position] -= 1
             if not self.open[position]:
-                lengths = self.batch.lengths.tolist()
-                finished.append(self.table.group(position, lengths, self.stops.stopped, self.decode))
+                finished.append(self.table.group(position, self.batch.lengths.tolist()))
         return finished
 
     def check_integrity(self) -> None:
         """Assert that the books of cache, scheduler and batch agree."""
         self.cache.check_integrity()
-        self.scheduler.check_integrity()
-        assert set(self.cache.pool) == self.scheduler.active
-        assert set(self.cache.prompt_pool) == self.scheduler.held
+        scheduler = self.scheduler
+        rows = sum(scheduler.completion_bytes[row] for row in scheduler.active)
+        prompts = sum(scheduler.prompt_bytes[prompt] for prompt in scheduler.held)
+        assert scheduler.reserved == rows + prompts
+        assert {scheduler.prompt_of[row] for row in scheduler.active} <= scheduler.held
+        assert scheduler.reserved <= scheduler.budget or len(scheduler.active) <= 1
+        assert set(self.cache.pool) == scheduler.active
+        assert set(self.cache.prompt_pool) == scheduler.held
         owned = [row for row in self.batch.active.rows.tolist() if row != self.table.spare]
-        assert sorted(owned) == sorted(self.scheduler.active)
+        assert sorted(owned) == sorted(scheduler.active)

@@ -96,19 +96,15 @@ def draw(logits: Tensor, uniform: Tensor, settings: Sampling, masks: TokenMasks 
 
     probabilities = torch.softmax(changed, -1)
     ids = changed.argmax(-1) if settings.greedy else inverse_cdf(probabilities, uniform)
-    logprobs = _at(probabilities, ids).log()
-    if changes_many:
-        return SampledTokens(ids, logprobs, _at(plain, ids) - plain.logsumexp(-1))
-    if removed is None:
+    logprobs = probabilities.gather(-1, ids[:, None])[:, 0].log()
+    if not changes_many and removed is None:
         return SampledTokens(ids, logprobs, logprobs)
+    picked = plain.gather(-1, ids[:, None])[:, 0]
+    if removed is None or changes_many:
+        return SampledTokens(ids, logprobs, picked - plain.logsumexp(-1))
     # `plain` was overwritten in the columns, so log Z of the rest is picked - logprobs; with the removed part it is that of
     # the whole vocabulary.
-    picked = _at(plain, ids)
     return SampledTokens(ids, logprobs, picked - torch.logaddexp(picked - logprobs, removed))
-
-
-def _at(values: Tensor, ids: Tensor) -> Tensor:
-    return values.gather(-1, ids[:, None])[:, 0]
 
 
 def inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:

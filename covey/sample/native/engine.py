@@ -28,6 +28,7 @@ from covey.sample.native.inference_mode import Autocast
 from covey.sample.native.memory_budget import cache_budget
 from covey.sample.native.merged_weights import is_sharded
 from covey.sample.native.prompt_lookup import CompletionIndex
+from covey.sample.native.sequences import SequenceTable
 from covey.sample.native.stop_strings import INTERVAL, Decode
 from covey.sample.native.weights import Weights, refill, weights_of
 from covey.sample.sampling import Sampling
@@ -137,37 +138,34 @@ class NativeEngine:
         if weights is not None and weights.shape.longest is not None and longest > weights.shape.longest:
             self._leave_window(policy, longest, weights.shape.longest)
             weights = None
+        device = next(policy.parameters()).device if weights is None else weights.device
+        table = SequenceTable(prompts, group_size, settings, self.decode, device)
         if weights is None:
             self._warn_of_options(policy)
-            budget = self._budget(next(policy.parameters()).device)
             yield from sample_any_model(
-                policy, self.autocast, prompts, group_size, settings, self.decode, budget, self.max_sequences
+                policy, self.autocast, table, self._budget(device), self.max_sequences
             )
             return
 
-        options = self._decode_options(weights, prompts, group_size, settings)
+        options = self._decode_options(weights, table)
         graphs = None
         if weights.device.type in GRAPHED and not options.shares_prompts and not options.prompt_lookup:
-            graphs = self._graphs_for(weights, len(prompts) * group_size, longest, options)
+            graphs = self._graphs_for(weights, table.number, longest, options)
             options = replace(options, max_sequences=min(options.max_sequences, graphs.slots))
-        for group in decode_loop(
-            weights, prompts, group_size, settings, self.decode, options, self.completions, graphs
-        ):
+        for group in decode_loop(weights, table, options, self.completions, graphs):
             if options.prompt_lookup:
                 self.completions.add(group)
             yield group
 
-    def _decode_options(
-        self, weights: Weights, prompts: Sequence[Prompt], group_size: int, settings: Sampling
-    ) -> DecodeOptions:
+    def _decode_options(self, weights: Weights, table: SequenceTable) -> DecodeOptions:
         """Return the arguments of the engine, with the defaults that suit this call."""
         on_cpu = weights.device.type == "cpu"
-        looks_up = on_cpu and settings.greedy if self.prompt_lookup is None else self.prompt_lookup
+        looks_up = on_cpu and table.settings.greedy if self.prompt_lookup is None else self.prompt_lookup
         shares = self.shares_prompts
         if shares is None:
-            tokens = group_size * sum(len(prompt.ids) for prompt in prompts)
+            tokens = table.group_size * sum(len(prompt.ids) for prompt in table.prompts)
             pays = tokens * weights.kv_format.bytes_per_token >= SHARED_FROM * weights.shape.layers
-            shares = on_cpu and group_size > 1 and pays
+            shares = on_cpu and table.group_size > 1 and pays
         return DecodeOptions(
             memory=self._budget(weights.device),
             max_sequences=self.max_sequences,
@@ -305,7 +303,7 @@ class NativeEngine:
             in_place = embedding.device.type != "cpu" and embedding.dtype == dtype
         if self.weights is not None and refill(self.weights, policy):
             return self.weights
-        self.release()
+        self.release()  # before the new ones take their memory
         return weights_of(policy, dtype, in_place)
 
     def _policy_dtype(self, policy: nn.Module) -> torch.dtype:

@@ -34,22 +34,15 @@ class KvCache:
         budget: bytes beyond which nothing spare is kept. What sequences can come to is reckoned with elsewhere (see
             `covey.sample.native.scheduler`); while some of them move to longer slots, both are held for a moment.
         shares_prompts: store a prompt once for all of its completions.
-        keys_transposed: see `covey.sample.native.kv_pool.KvPool`; for completions.
         fixed: the one pool that all completions go into, with room for all of them; prompts are not shared then.
     """
 
     def __init__(
-        self,
-        format: KvFormat,
-        budget: int,
-        shares_prompts: bool,
-        keys_transposed: bool,
-        fixed: KvPool | None = None,
+        self, format: KvFormat, budget: int, shares_prompts: bool, fixed: KvPool | None = None
     ) -> None:
         assert not (shares_prompts and fixed), "a fixed pool holds whole texts"
         self.format, self.budget = format, budget
-        self.shares_prompts, self.keys_transposed = shares_prompts, keys_transposed
-        self.fixed = fixed
+        self.shares_prompts, self.fixed = shares_prompts, fixed
         self.prompts: dict[int, KvPool] = {}
         """Pools of prompts by capacity."""
         self.completions: dict[int, KvPool] = {}
@@ -75,13 +68,6 @@ class KvCache:
                 self.prompt_pool[prompt], self.prompt_length[prompt] = pool, lengths[prompt]
         self._note_peak()
 
-    def drop_prompt(self, prompt: int) -> None:
-        pool = self.prompt_pool.pop(prompt)
-        del self.prompt_length[prompt]
-        pool.release(prompt)
-        if not pool.slots:
-            del self.prompts[pool.capacity]
-
     # --- completions --------------------------------------------------------------------------------------------------
 
     def add_completions(self, prompt_of: Mapping[int, int]) -> None:
@@ -92,7 +78,8 @@ class KvCache:
         }
         by_reach: dict[int, list[int]] = {}
         for row, length in lengths.items():
-            reach = reach_of(length) if self.fixed is None else self.fixed.capacity
+            # FIRST times a power of two; both are powers of two.
+            reach = max(FIRST, 1 << (length - 1).bit_length()) if self.fixed is None else self.fixed.capacity
             by_reach.setdefault(reach, []).append(row)
         for reach, rows in by_reach.items():
             pool = self._pool_for(reach, max(lengths[row] for row in rows))
@@ -102,8 +89,16 @@ class KvCache:
                 self._copy_prompts(pool, slots, [prompt_of[row] for row in rows])
         self._note_peak()
 
-    def drop_completion(self, row: int) -> None:
-        self.pool.pop(row).release(row)
+    def release(self, row: int, prompt: int | None) -> None:
+        """Give back the slot of a completion, if it has one, and that of a prompt."""
+        if row in self.pool:
+            self.pool.pop(row).release(row)
+        if prompt is not None:
+            pool = self.prompt_pool.pop(prompt)
+            del self.prompt_length[prompt]
+            pool.release(prompt)
+            if not pool.slots:
+                del self.prompts[pool.capacity]
 
     def make_room(self, tokens: np.ndarray) -> bool:
         """Lengthen slots, or move completions that outgrow their pool; returns whether anything changed.
@@ -114,7 +109,7 @@ class KvCache:
         changed = False
         # The longest first, so that a pool has gone on before the next one arrives.
         for reach, pool in sorted(self.completions.items(), reverse=True):
-            longest = _longest(pool, tokens)
+            longest = int(tokens[list(pool.slots)].max(initial=0))
             if longest <= pool.capacity:
                 continue
             changed = True
@@ -124,7 +119,7 @@ class KvCache:
                 self.completions = dict(sorted([*self.completions.items(), (2 * reach, pool)]))
             elif leaving:
                 self._move(leaving, pool, self._pool_for(2 * reach, longest))
-                longest = _longest(pool, tokens)
+                longest = int(tokens[list(pool.slots)].max(initial=0))
             if longest > pool.capacity:
                 pool.grow(aligned(longest))
             if not pool.slots:
@@ -170,7 +165,8 @@ class KvCache:
     def _pool_for(self, reach: int, longest: int) -> KvPool:
         """Return the pool of completions up to `reach`, with room for `longest` tokens in each slot."""
         if reach not in self.completions:
-            pool = self.fixed or KvPool(self.format, aligned(longest), self.keys_transposed)
+            on_cpu = self.format.device.type == "cpu"
+            pool = self.fixed or KvPool(self.format, aligned(longest), keys_transposed=on_cpu)
             self.completions = dict(sorted([*self.completions.items(), (reach, pool)]))
         pool = self.completions[reach]
         if longest > pool.capacity:
@@ -180,7 +176,7 @@ class KvCache:
     def _claim(self, pool: KvPool, owners: Sequence[int]) -> list[int]:
         """Return slots for these; nothing spare is kept where that would be over the budget."""
         more = pool.needed(len(owners)) - len(pool.owners)
-        if self.bytes + more * pool.slot_bytes <= self.budget:
+        if self.bytes + more * pool.capacity * self.format.bytes_per_token <= self.budget:
             return pool.claim(owners)
         for other in (*self.prompts.values(), *self.completions.values()):
             other.trim()
@@ -192,7 +188,7 @@ class KvCache:
         old = torch.tensor([source.slots[row] for row in rows], device=self.format.device)
         filled = slice(0, source.capacity)
         for layer in range(self.format.layers):
-            if self.keys_transposed:
+            if target.keys_transposed:
                 target.keys[layer][..., filled].index_copy_(0, new, source.keys[layer][old])
             else:
                 target.keys[layer][:, :, filled].index_copy_(0, new, source.keys[layer][old])
@@ -212,7 +208,7 @@ class KvCache:
             at = torch.tensor(its_slots, device=self.format.device)
             for layer in range(self.format.layers):
                 keys = source.keys[layer][source.slots[prompt], :, :length]  # (heads, length, head_dim)
-                if self.keys_transposed:
+                if pool.keys_transposed:
                     pool.keys[layer][at, :, :, :length] = keys.transpose(1, 2)
                 else:
                     pool.keys[layer][at, :, :length] = keys
@@ -225,18 +221,6 @@ class KvCache:
 def aligned(length: int) -> int:
     """Return the next multiple of ALIGNED."""
     return -(-length // ALIGNED) * ALIGNED
-
-
-def _longest(pool: KvPool, tokens: np.ndarray) -> int:
-    return int(max((tokens[row] for row in pool.slots), default=0))
-
-
-def reach_of(length: int) -> int:
-    """Return the length up to which the pool of such a completion goes: FIRST, or a power of two times it."""
-    reach = FIRST
-    while reach < length:
-        reach *= 2
-    return reach
 
 
 def prompt_capacity(length: int) -> int:

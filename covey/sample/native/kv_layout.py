@@ -1,4 +1,4 @@
-"""Where the sequences of a batch lie in the cache, as index tensors that hold until sequences enter, leave or move.
+"""Places of the sequences of a batch in the cache, as index tensors that hold until sequences enter, leave or move.
 
 Rows of the batch follow the slots of the pools, one pool after the other; a hole is a row that nobody reads. Queries meet
 their prompts in another order, prompt by prompt, so that all completions of a prompt multiply with its keys at once:
@@ -25,11 +25,10 @@ class Segment:
     """The rows of the batch that lie in one pool of completions."""
 
     pool: KvPool
-    start: int
-    """First row of the batch."""
-    width: int
+    rows: slice
+    """Of the batch."""
     slots: Tensor
-    """0 to width - 1, shape (width, 1)."""
+    """0 to width - 1, shape (width, 1), where width is the number of rows."""
     keys: list[Tensor]
     """Per layer, shape (width · heads, head_dim, capacity)."""
     values: list[Tensor]
@@ -65,9 +64,7 @@ class KvLayout:
 def kv_layout(cache: KvCache, prompt_of: Mapping[int, int] | np.ndarray, spare: int) -> KvLayout:
     """Return the layout of a batch of everything that the cache holds.
 
-    Args:
-        prompt_of: row of the table → prompt.
-        spare: row of the table that stands for holes.
+    `prompt_of` gives the prompt of each row of the table; its row `spare` stands for holes.
     """
     rows: list[int] = []
     segments = []
@@ -75,12 +72,11 @@ def kv_layout(cache: KvCache, prompt_of: Mapping[int, int] | np.ndarray, spare: 
         width = pool.width
         if not width:
             continue
-        keys = [k[:width].flatten(0, 1) for k in pool.keys]
-        if not pool.keys_transposed:
-            keys = [k.transpose(1, 2) for k in keys]  # (width · heads, head_dim, capacity)
+        keys = [k if pool.keys_transposed else k.transpose(2, 3) for k in pool.keys]
+        keys = [k[:width].flatten(0, 1) for k in keys]  # (width · heads, head_dim, capacity)
         values = [v[:width].flatten(0, 1) for v in pool.values]
         slots = torch.arange(width, device=pool.format.device)[:, None]
-        segments.append(Segment(pool, len(rows), width, slots, keys, values))
+        segments.append(Segment(pool, slice(len(rows), len(rows) + width), slots, keys, values))
         rows += [spare if owner is None else owner for owner in pool.owners[:width]]
     back = np.zeros((len(rows), cache.format.heads), dtype=np.int64)
     prompts = _prompt_segments(cache, rows, prompt_of, spare, back) if cache.shares_prompts else []
@@ -135,7 +131,5 @@ def _prompt_segment(pool: KvPool, table: np.ndarray, lengths: list[int]) -> Prom
         mask = torch.zeros(width, 1, longest, device=device).masked_fill_(~is_there[:, None], float("-inf"))
         mask = mask.repeat_interleave(heads, 0)  # (width · heads, 1, length)
     by_head = table[:, None, :] * heads + np.arange(heads)[None, :, None]  # (width, heads, rows per prompt)
-    keys, values = (
-        [t[:width, :, :longest].flatten(0, 1) for t in tensors] for tensors in (pool.keys, pool.values)
-    )
+    keys, values = ([t[:width, :, :longest].flatten(0, 1) for t in part] for part in (pool.keys, pool.values))
     return PromptSegment(keys, values, mask, torch.from_numpy(by_head.reshape(-1)).to(device))

@@ -58,17 +58,13 @@ class KvPool:
 
     @property
     def bytes(self) -> int:
-        return len(self.owners) * self.slot_bytes
+        return len(self.owners) * self.capacity * self.format.bytes_per_token
 
     @property
     def width(self) -> int:
         """Slots that a step reads: up to the last owned one, rounded up to a number that recurs."""
         last = max(self.slots.values(), default=-1)
         return min(rounded_up(last + 1), len(self.owners))
-
-    @property
-    def slot_bytes(self) -> int:
-        return self.capacity * self.format.bytes_per_token
 
     def needed(self, more: int) -> int:
         """Return the number of slots that there will be once so many more are claimed."""

@@ -45,13 +45,15 @@ class Llama:
     """
 
     def __init__(self, weights: Weights, longest: int) -> None:
-        self.weights = weights
-        self.rotations = weights.rotations(longest)
-        shape = weights.shape
+        self.weights, shape = weights, weights.shape
+        probe = torch.zeros(1, device=weights.device)
+        cos, sin = weights.rotary(probe, torch.arange(longest, device=weights.device)[None])
+        half = shape.head_dim // 2
+        self.rotations = torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float())
+        """Unit complex numbers of positions, shape (longest, head_dim / 2)."""
         # Queries are scaled as they are rotated.
-        scale = torch.ones(shape.heads + shape.kv_heads, 1, device=weights.device)
-        scale[: shape.heads] = shape.head_dim**-0.5
-        self.scale = scale
+        self.scale = torch.ones(shape.heads + shape.kv_heads, 1, device=weights.device)
+        self.scale[: shape.heads] = shape.head_dim**-0.5
 
     # --- decoding -----------------------------------------------------------------------------------------------------
 
@@ -77,9 +79,8 @@ class Llama:
         # (rows, tokens, heads, head_dim)
         keys, values = keys.unflatten(0, (-1, tokens)), values.unflatten(0, (-1, tokens))
         for segment in step.layout.segments:
-            rows = slice(segment.start, segment.start + segment.width)
+            pool, rows = segment.pool, segment.rows
             slots, offsets = segment.slots, step.offsets[rows]
-            pool = segment.pool
             if pool.keys_transposed:
                 pool.keys[number][slots, :, :, offsets] = keys[rows]
             else:
@@ -105,8 +106,7 @@ class Llama:
                 keys, values = keys[..., :length], values[:, :length]
             its_queries, its_prompts = grouped, prompts
             if len(segments) > 1:
-                first = segment.start * shape.kv_heads
-                span = slice(first, first + segment.width * shape.kv_heads)
+                span = slice(segment.rows.start * shape.kv_heads, segment.rows.stop * shape.kv_heads)
                 its_queries = grouped[span]
                 its_prompts = None if prompts is None else (prompts[0][span], prompts[1][span])
             parts.append(over_completion(its_queries, keys, values, mask, its_prompts))
@@ -187,9 +187,8 @@ class Llama:
         pool.keys[number][slots, :, start:stop] = keys[tokens].unflatten(0, per_part).transpose(1, 2)
         pool.values[number][slots, :, start:stop] = values[tokens].unflatten(0, per_part).transpose(1, 2)
 
-        q = (
-            queries[tokens].view(*per_part, shape.heads, shape.head_dim).transpose(1, 2)
-        )  # (parts, heads, tokens, dim)
+        # (parts, heads, tokens, dim)
+        q = queries[tokens].view(*per_part, shape.heads, shape.head_dim).transpose(1, 2)
         k, v = pool.keys[number][slots, :, :stop], pool.values[number][slots, :, :stop]
         if shape.queries_per_key > 1:  # (parts, heads, stop, dim)
             k, v = (x.repeat_interleave(shape.queries_per_key, 1) for x in (k, v))

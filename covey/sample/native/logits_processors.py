@@ -1,4 +1,4 @@
-"""Which tokens may not be drawn next: padding, minimum length, suppressed tokens, bad words, repeated n-grams.
+"""Tokens that may not be drawn next: padding, minimum length, suppressed tokens, bad words, repeated n-grams.
 
 All sequences at once, on the device, from their tokens so far; nothing is read back.
 """
@@ -26,9 +26,8 @@ class Restrictions:
 
     def __init__(self, settings: Sampling, vocab: int, device: torch.device) -> None:
         self.settings, self.vocab = settings, vocab
-        always = {*settings.suppress_tokens, *(w[0] for w in settings.bad_words_ids if len(w) == 1)}
-        if settings.padding_id is not None:
-            always.add(settings.padding_id)
+        padding = () if settings.padding_id is None else (settings.padding_id,)
+        always = {*settings.suppress_tokens, *padding, *(w[0] for w in settings.bad_words_ids if len(w) == 1)}
         first = set(settings.begin_suppress_tokens)
         early = set(settings.stop_ids) if settings.min_new_tokens else set()
         columns = [i for i in sorted(always | first | early) if 0 <= i < vocab]
@@ -42,9 +41,8 @@ class Restrictions:
             for word in settings.bad_words_ids
             if len(word) > 1 and 0 <= word[-1] < vocab
         ]
-        self.reads_history = bool(
-            self.words or settings.no_repeat_ngram_size or settings.repetition_penalty != 1.0
-        )
+        self.is_penalised = settings.repetition_penalty != 1.0
+        self.reads_history = bool(self.words or settings.no_repeat_ngram_size or self.is_penalised)
         """Whether what may be drawn depends on the tokens before, not only on how many there are."""
 
     def masks(self, written: Tensor, tokens: Tensor | None, end: Tensor | None) -> TokenMasks:
@@ -63,8 +61,7 @@ class Restrictions:
         if tokens is None or end is None:
             return TokenMasks(self.columns, blocked)
         never = self._forbidden(tokens, end)
-        is_penalised = self.settings.repetition_penalty != 1.0
-        seen = self._mask_of(tokens, tokens != NOTHING) if is_penalised else None
+        seen = self._mask_of(tokens, tokens != NOTHING) if self.is_penalised else None
         return TokenMasks(self.columns, blocked, never, seen)
 
     def _forbidden(self, tokens: Tensor, end: Tensor) -> Tensor | None:

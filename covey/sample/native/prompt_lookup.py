@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from torch import Tensor
+
 from covey.types import Group
 
 ROWS = 12
@@ -40,20 +42,17 @@ class CompletionIndex:
     """Completions of earlier calls by prompt; source of drafts."""
 
     def __init__(self) -> None:
-        self._by_prompt: OrderedDict[tuple[int, ...], list[tuple[int, ...]]] = OrderedDict()
+        self.by_prompt: OrderedDict[tuple[int, ...], list[tuple[int, ...]]] = OrderedDict()
+        """Ids of a prompt → those of its completions; the prompt that was sampled longest ago comes first."""
         self._number = 0
 
     def add(self, group: Group) -> None:
         """Remember a group; the prompts that were not sampled for longest are forgotten."""
         ids = group.prompt.ids
-        self._number += len(group.completions) - len(self._by_prompt.pop(ids, []))
-        self._by_prompt[ids] = [c.ids for c in group.completions]
-        while self._number > REMEMBERED and len(self._by_prompt) > 1:
-            self._number -= len(self._by_prompt.popitem(last=False)[1])
-
-    def after(self, prompt: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return the completions of a prompt."""
-        return self._by_prompt.get(prompt, [])
+        self._number += len(group.completions) - len(self.by_prompt.pop(ids, []))
+        self.by_prompt[ids] = [c.ids for c in group.completions]
+        while self._number > REMEMBERED and len(self.by_prompt) > 1:
+            self._number -= len(self.by_prompt.popitem(last=False)[1])
 
 
 class NgramIndex:
@@ -61,29 +60,26 @@ class NgramIndex:
 
     Args:
         prompt: its ids; a completion's first drafts need its end.
+        completions: texts that are complete.
     """
 
-    def __init__(self, prompt: Sequence[int]) -> None:
+    def __init__(self, prompt: Sequence[int], completions: Iterable[Sequence[int]] = ()) -> None:
         self.head = list(prompt[-MATCHED:])
         self.found: dict[tuple[int, ...], tuple[list[int], int]] = {}
         """Some tokens → a text that contains them, and where they end in it. The newest text wins."""
         self.texts: dict[int, list[int]] = {}
         """Texts that still grow, by row."""
+        for completion in completions:
+            self._index([*self.head, *completion], len(self.head))
 
-    def add(self, completion: Iterable[int]) -> None:
-        """Index a text that is complete."""
-        self._index(self.head + list(completion), len(self.head))
-
-    def extend(self, row: int, tokens: Iterable[int]) -> None:
-        """Index more tokens of a text that grows."""
+    def extend(self, row: int, completion: Tensor) -> None:
+        """Index the tokens of a text that are new; `completion` has those so far, shape (tokens,)."""
         text = self.texts.setdefault(row, list(self.head))
         start = len(text)
-        text += tokens
-        self._index(text, start)
-
-    def known(self, row: int) -> int:
-        """Return how many tokens of the row's completion are indexed."""
-        return len(self.texts[row]) - len(self.head) if row in self.texts else 0
+        new = completion[start - len(self.head) :].tolist()
+        if new:  # or the text's last n-gram would win over that of a newer text
+            text += new
+            self._index(text, start)
 
     def propose(self, row: int, number: int) -> list[int]:
         """Return at most so many tokens that may follow the row's text."""

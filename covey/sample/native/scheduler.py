@@ -1,4 +1,4 @@
-"""Which sequences are decoded now, and which wait.
+"""Choice of the sequences that are decoded now, while the others wait.
 
 Sequences enter in the order of the call as long as the memory that they can come to is free, and leave when they end. A
 prompt takes its memory with the first of its completions and gives it back with the last.
@@ -73,11 +73,3 @@ class Scheduler:
         self.held.remove(prompt)
         self.reserved -= self.prompt_bytes[prompt]
         return prompt
-
-    def check_integrity(self) -> None:
-        """Assert that what is reserved is what the active rows and the held prompts can come to."""
-        rows = sum(self.completion_bytes[row] for row in self.active)
-        prompts = sum(self.prompt_bytes[prompt] for prompt in self.held)
-        assert self.reserved == rows + prompts
-        assert {self.prompt_of[row] for row in self.active} <= self.held
-        assert self.reserved <= self.budget or len(self.active) <= 1

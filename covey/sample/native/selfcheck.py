@@ -42,7 +42,7 @@ def gap(policy: nn.Module, autocast: Autocast, weights: Weights, shares_prompts:
 def _fast_logits(weights: Weights, ids: list[int], prefilled: int, shares_prompts: bool) -> Tensor:
     """Return logits from the last prompt token on: a prompt that two completions share, then one token at a time."""
     device = weights.device
-    cache = KvCache(weights.kv_format, 1 << 40, shares_prompts, keys_transposed=device.type == "cpu")
+    cache = KvCache(weights.kv_format, 1 << 40, shares_prompts)
     model = Llama(weights, len(ids))
     cache.add_prompts({0: prefilled})
     states = [model.prefill(cache, [(0, ids[:prefilled])], max(1, prefilled // 2))[0]]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from covey.sample.native.draw import SampledTokens, draw, uniforms
 from covey.sample.native.logits_processors import NOTHING, Restrictions
-from covey.sample.native.stop_strings import Decode
+from covey.sample.native.stop_strings import Decode, StopStrings
 from covey.sample.sampling import Sampling
 from covey.types import Completion, FinishReason, Group, Prompt
 
@@ -28,13 +28,20 @@ class SequenceTable:
         prompts: in the order of the call.
         group_size: completions of each.
         settings: how they are sampled.
+        decode: token ids → text.
         device: where logits are.
     """
 
     def __init__(
-        self, prompts: Sequence[Prompt], group_size: int, settings: Sampling, device: torch.device
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        settings: Sampling,
+        decode: Decode,
+        device: torch.device,
     ) -> None:
-        self.prompts, self.group_size, self.settings = prompts, group_size, settings
+        self.prompts, self.group_size, self.settings, self.decode = prompts, group_size, settings, decode
+        self.stops = StopStrings(settings.stop_strings, decode)
         self.number = len(prompts) * group_size
         self.spare = self.number
         """The row that nobody reads."""
@@ -91,13 +98,8 @@ class SequenceTable:
         ends = self.is_end[ids.clamp(max=len(self.is_end) - 1)]
         return ends | (written >= self.settings.max_new_tokens)
 
-    def group(self, position: int, lengths: Sequence[int], stopped: set[int], decode: Decode) -> Group:
-        """Return the completions of a prompt, all of them complete.
-
-        Args:
-            lengths: tokens of each row of the table.
-            stopped: rows that a stop string ended.
-        """
+    def group(self, position: int, lengths: Sequence[int]) -> Group:
+        """Return the completions of a prompt, all of them complete; `lengths` are the tokens of all rows."""
         first = position * self.group_size
         rows = slice(first, first + self.group_size)
         part = rows, slice(0, max(lengths[rows]))
@@ -106,19 +108,14 @@ class SequenceTable:
         completions = []
         for index, length in enumerate(lengths[rows]):
             own = tuple(ids[index][:length])
-            finish: FinishReason = "stop_string" if first + index in stopped else "length"
+            finish: FinishReason = "stop_string" if first + index in self.stops.stopped else "length"
             if own[-1] in self.settings.stop_ids:
                 finish = "stop"
-            completions.append(
-                Completion(
-                    ids=own,
-                    logprobs=tuple(logprobs[index][:length]),
-                    # Evaluation may have end ids that `decode` knows nothing of.
-                    text=decode(own[:-1] if finish == "stop" else own),
-                    finish=finish,
-                    policy_logprobs=None if policy is None else tuple(policy[index][:length]),
-                )
-            )
+            # Evaluation may have end ids that `decode` knows nothing of.
+            text = self.decode(own[:-1] if finish == "stop" else own)
+            under_policy = None if policy is None else tuple(policy[index][:length])
+            own_logprobs = tuple(logprobs[index][:length])
+            completions.append(Completion(own, own_logprobs, text, finish, policy_logprobs=under_policy))
         return Group(self.prompts[position], tuple(completions))
 
 
@@ -152,3 +149,13 @@ class ActiveSequences:
         self.token.copy_(sampled.ids)
         self.written.add_(~self.done)
         self.done.logical_or_(table.ended(sampled.ids, self.written))
+
+    def ends(self, table: SequenceTable) -> tuple[list[bool], list[int]]:
+        """Return whether each sequence has ended, and its tokens, up to a stop string where one has ended it."""
+        is_over, lengths = self.done.tolist(), self.written.tolist()
+        for index, row in enumerate(self.rows.tolist() if table.stops.stops else ()):
+            if row != table.spare:
+                end = table.stops.end(row, table.ids[row, : lengths[index]].tolist())
+                if end is not None:
+                    is_over[index], lengths[index] = True, end
+        return is_over, lengths

@@ -42,19 +42,13 @@ class Speculator:
                 continue
             prompt = int(self.batch.prompt_of[row])
             if prompt not in self.indexes:
-                index = self.indexes[prompt] = NgramIndex(self.prompts[prompt])
-                for completion in self.completions.after(self.prompts[prompt]):
-                    index.add(completion)
+                ids = self.prompts[prompt]
+                index = self.indexes[prompt] = NgramIndex(ids, self.completions.by_prompt.get(ids, ()))
                 for sibling in np.nonzero(self.batch.prompt_of == prompt)[0].tolist():
-                    self._catch_up(index, sibling)
-            self._catch_up(self.indexes[prompt], row)
+                    index.extend(sibling, self.table.ids[sibling, : self.batch.lengths[sibling]])
+            self.indexes[prompt].extend(row, self.table.ids[row, : self.batch.lengths[row]])
             drafts.append(self.indexes[prompt].propose(row, number))
         return drafts
-
-    def _catch_up(self, index: NgramIndex, row: int) -> None:
-        known, there = index.known(row), int(self.batch.lengths[row])
-        if known < there:
-            index.extend(row, self.table.ids[row, known:there].tolist())
 
     def step(
         self, model: Llama, restrictions: Restrictions, tokens: int, drafts: Sequence[Sequence[int]]
@@ -71,9 +65,8 @@ class Speculator:
         read = torch.cat([active.token[:, None], torch.tensor(padded, device=active.token.device)], 1)
         states = model.step(read, self.batch.next_step(tokens))
         ahead = torch.arange(tokens, device=read.device)
-        written = (active.written[:, None] + ahead).clamp_(
-            max=table.settings.max_new_tokens
-        )  # (rows, tokens)
+        # (rows, tokens)
+        written = (active.written[:, None] + ahead).clamp_(max=table.settings.max_new_tokens)
         rows = active.rows.repeat_interleave(tokens)
         sampled = table.draw(model.logits(states), rows, written.flatten(), restrictions)
 

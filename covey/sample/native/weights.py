@@ -66,13 +66,6 @@ class Weights:
         """Sizes of a token in the cache."""
         return KvFormat(self.shape.layers, self.shape.kv_heads, self.shape.head_dim, self.dtype, self.device)
 
-    def rotations(self, length: int) -> Tensor:
-        """Return unit complex numbers of positions 0 to length - 1, shape (length, head_dim / 2)."""
-        probe = torch.zeros(1, device=self.device)
-        cos, sin = self.rotary(probe, torch.arange(length, device=self.device)[None])
-        half = self.shape.head_dim // 2
-        return torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float())
-
 
 def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: bool = True) -> Weights:
     """Read a policy that `covey.sample.native.architectures` knows.
@@ -106,10 +99,8 @@ def refill(weights: Weights, policy: nn.Module) -> bool:
     """Put the policy's present weights where the previous ones are, so that captured graphs read them.
 
     What the engine has made (norms in float32, merged layers, joined matrices) is written over. What it borrows from the
-    policy holds the present weights already, unless the policy keeps them elsewhere since.
-
-    Returns:
-        False where that cannot be: borrowed tensors are elsewhere now, or shapes are others.
+    policy holds the present weights already, unless the policy keeps them elsewhere since. Returns False where that cannot
+    be: borrowed tensors are elsewhere now, or shapes are others.
     """
     if architecture_of(policy) != weights.shape:
         return False
@@ -119,12 +110,8 @@ def refill(weights: Weights, policy: nn.Module) -> bool:
         for target, source in zip(_tensors(old), _tensors(new), strict=True):
             if target.data_ptr() == source.data_ptr():
                 continue
-            is_alike = (target.shape, target.dtype, target.device) == (
-                source.shape,
-                source.dtype,
-                source.device,
-            )
-            if not is_alike or _address(target) in weights.own_memory:
+            is_alike = target.shape == source.shape and target.dtype == source.dtype
+            if not is_alike or target.device != source.device or _address(target) in weights.own_memory:
                 return False
             target.copy_(source)
     return True
@@ -156,7 +143,10 @@ def _tensors(part: Part | None) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class _WeightReader:
-    """Reads modules of the policy."""
+    """Reads modules of the policy.
+
+    The order is one for all: gathering shards takes every process, and some may read anew where others fill again.
+    """
 
     shape: Architecture
     dtype: torch.dtype
@@ -164,61 +154,53 @@ class _WeightReader:
     may_pack: bool
 
     def parts(self, policy: nn.Module) -> Iterator[Part]:
-        """Yield embedding, layers, last norm and head.
-
-        The order is one for all: gathering shards takes every process, and some may read anew where others fill again.
-        """
+        """Yield embedding, layers, last norm and head."""
         inner: Any = innermost(policy)
         yield merged_weights(inner.model.embed_tokens)[0]
         for layer in inner.model.layers[: self.shape.layers]:
             attention, mlp = layer.self_attn, layer.mlp
+            has_norms = getattr(attention, "q_norm", None) is not None
             yield Layer(
                 before_attention=self.norm(layer.input_layernorm),
                 queries_keys_values=self.joined(
-                    self.rotary(attention.q_proj),
-                    self.rotary(attention.k_proj),
-                    merged_weights(attention.v_proj),
+                    attention.q_proj, attention.k_proj, attention.v_proj, rotary=2
                 ),
-                query_norm=self.head_norm(getattr(attention, "q_norm", None)),
-                key_norm=self.head_norm(getattr(attention, "k_norm", None)),
+                query_norm=self.norm(attention.q_norm, is_rotary=True) if has_norms else None,
+                key_norm=self.norm(attention.k_norm, is_rotary=True) if has_norms else None,
                 attention_out=self.single(attention.o_proj),
                 before_mlp=self.norm(layer.post_attention_layernorm),
-                gate_up=self.joined(merged_weights(mlp.gate_proj), merged_weights(mlp.up_proj)),
+                gate_up=self.joined(mlp.gate_proj, mlp.up_proj),
                 down=self.single(mlp.down_proj),
             )
         yield self.norm(inner.model.norm)
         yield self.single(inner.lm_head)
 
-    def norm(self, module: nn.Module) -> Norm:
+    def norm(self, module: nn.Module, is_rotary: bool = False) -> Norm:
+        """Return a norm; one of queries or keys (`is_rotary`) in the order of their outputs."""
         epsilon: Any = module.variance_epsilon
-        return Norm(merged_weights(module)[0].float(), float(epsilon))
-
-    def head_norm(self, module: nn.Module | None) -> Norm | None:
-        """Return a norm of queries or keys, in the order of their outputs."""
-        if module is None:
-            return None
-        plain = self.norm(module)
-        return Norm(self.in_pairs(plain.weight), plain.epsilon) if self.fuses else plain
+        weight = merged_weights(module)[0].float()
+        return Norm(self.in_pairs(weight) if is_rotary and self.fuses else weight, float(epsilon))
 
     def single(self, module: nn.Module) -> Projection:
         return projection(*merged_weights(module), self.dtype, self.may_pack)
 
-    def joined(self, *parts: tuple[Tensor, Tensor | None]) -> Projection:
-        """Return several linear layers of the same input as one."""
+    def joined(self, *modules: nn.Module, rotary: int = 0) -> Projection:
+        """Return several linear layers of the same input as one.
+
+        Args:
+            rotary: how many of them, from the first on, give queries or keys. Their rotary pairs are side by side where the
+                engine has a copy.
+        """
+        parts = [merged_weights(module) for module in modules]
         if not self.fuses:
             return ConcatLinear([projection(*part, self.dtype, self.may_pack) for part in parts])
+        for index, (weight, bias) in enumerate(parts[:rotary]):
+            parts[index] = self.in_pairs(weight), None if bias is None else self.in_pairs(bias)
         weight = torch.cat([weight.to(self.dtype) for weight, _ in parts])
         biases = [w.new_zeros(len(w)) if b is None else b for w, b in parts]
         has_bias = any(b is not None for _, b in parts)
         bias = torch.cat([b.to(self.dtype) for b in biases]) if has_bias else None
         return projection(weight, bias, self.dtype, self.may_pack)
-
-    def rotary(self, module: nn.Module) -> tuple[Tensor, Tensor | None]:
-        """Return a projection to queries or keys, rotary pairs side by side where the engine has a copy."""
-        weight, bias = merged_weights(module)
-        if not self.fuses:
-            return weight, bias
-        return self.in_pairs(weight), None if bias is None else self.in_pairs(bias)
 
     def in_pairs(self, values: Tensor) -> Tensor:
         """Return outputs of each head in the order 0, d/2, 1, d/2 + 1, ...; scores do not depend on the order."""

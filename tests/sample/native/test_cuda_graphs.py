@@ -16,6 +16,7 @@ from covey.sample.native import weights as weights_module
 from covey.sample.native.cuda_graphs import Graphs
 from covey.sample.native.decode_loop import DecodeOptions, decode_loop
 from covey.sample.native.engine import NativeEngine
+from covey.sample.native.sequences import SequenceTable
 from covey.sample.native.weights import refill, weights_of
 from covey.sample.sampling import Sampling
 from covey.types import Prompt
@@ -200,8 +201,9 @@ def test_who_has_ended_may_be_looked_at_seldom():
     with torch.no_grad():
         weights = weights_of(model, torch.float32, in_place=True)
     for interval in (3, 8, 50):
+        table = SequenceTable(PROMPTS, 4, SETTINGS, text, weights.device)
         options = DecodeOptions(1 << 30, 7, shares_prompts=False, interval=interval, checks=True)
-        groups = in_order(PROMPTS, decode_loop(weights, PROMPTS, 4, SETTINGS, text, options))
+        groups = in_order(PROMPTS, decode_loop(weights, table, options))
         assert [[c.ids for c in g.completions] for g in groups] == expected
 
 

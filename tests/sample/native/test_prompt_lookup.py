@@ -142,25 +142,23 @@ def test_frequencies_under_wrong_and_right_drafts_are_the_probabilities(widths):
 
 
 def test_an_index_gives_what_followed_the_same_tokens():
-    index = NgramIndex([9, 8, 7, 6, 5])
-    index.add([1, 2, 3, 4])
-    index.extend(0, [])
+    index = NgramIndex([9, 8, 7, 6, 5], [[1, 2, 3, 4]])
+    index.extend(0, torch.tensor([], dtype=torch.long))
     assert index.propose(0, 10) == [1, 2, 3, 4]
-    index.extend(0, [1])
+    index.extend(0, torch.tensor([1]))
     assert index.propose(0, 2) == [2, 3]
-    index.extend(0, [5])
+    index.extend(0, torch.tensor([1, 5]))
     assert index.propose(0, 2) == []
-    index.extend(1, [7, 1, 5, 2, 2])
-    assert index.propose(0, 9) == [] and index.known(0) == 2
-    index.extend(0, [7, 1, 5])
+    index.extend(1, torch.tensor([7, 1, 5, 2, 2]))
+    assert index.propose(0, 9) == [] and index.texts[0] == [7, 6, 5, 1, 5]
+    index.extend(0, torch.tensor([1, 5, 7, 1, 5]))
     assert index.propose(0, 9) == [2, 2]
 
 
 @pytest.mark.parametrize("length", [0, 1, MATCHED, 12])
 def test_a_prompt_of_any_length_has_an_index(length):
-    index = NgramIndex(range(length))
-    index.add([1, 2, 3, 4, 5, 6])
-    index.extend(3, [1, 2, 3, 4])
+    index = NgramIndex(range(length), [[1, 2, 3, 4, 5, 6]])
+    index.extend(3, torch.tensor([1, 2, 3, 4]))
     assert index.propose(3, 2) == [5, 6]
 
 
@@ -180,10 +178,10 @@ def test_the_newest_completions_are_kept_and_no_more_than_so_many():
     completion = Completion((1, 2), (0.0, 0.0), "", "length")
     for number in range(REMEMBERED // 4 + 10):
         index.add(Group(Prompt("", (number,)), (completion,) * 4))
-    assert index.after((0,)) == [] and index.after((REMEMBERED // 4 + 9,)) == [(1, 2)] * 4
+    assert (0,) not in index.by_prompt and index.by_prompt[(REMEMBERED // 4 + 9,)] == [(1, 2)] * 4
     newer = Completion((3,), (0.0,), "", "length")
     index.add(Group(Prompt("", (REMEMBERED // 4,)), (newer,)))
-    assert index.after((REMEMBERED // 4,)) == [(3,)]
+    assert index.by_prompt[(REMEMBERED // 4,)] == [(3,)]
 
 
 def test_many_active_sequences_are_sampled_without_drafts(widths):
