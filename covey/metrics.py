@@ -8,11 +8,12 @@ logged step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
 M = TypeVar("M", bound="Metric")
+E = TypeVar("E", bound="Extreme")
 
 PHASES = ("sample", "score", "update")
 """Phases of an optimizer step, whose seconds are measured."""
@@ -100,41 +101,36 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
-    """A maximum; None: nothing was measured."""
+class Extreme:
+    """The one number of many that `pick` takes; None: nothing was measured."""
 
-    largest: float | None
+    number: float | None
+    pick: ClassVar[Callable[..., float | None]]
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Largest:
-        return cls(max(values, default=None))
+    def of(cls: type[E], values: Iterable[float]) -> E:
+        return cls(cls.pick(values, default=None))
 
-    def merge(self, other: Largest) -> Largest:
-        kept = [v for v in (self.largest, other.largest) if v is not None]
-        return Largest(max(kept, default=None))
+    def merge(self: E, other: E) -> E:
+        return self.of(v for v in (self.number, other.number) if v is not None)
 
     @property
     def value(self) -> float | None:
-        return self.largest
+        return self.number
 
 
-@dataclass(frozen=True, slots=True)
-class Smallest:
-    """A minimum; None: nothing was measured."""
+class Largest(Extreme):
+    """A maximum."""
 
-    smallest: float | None
+    __slots__ = ()
+    pick: ClassVar[Callable[..., float | None]] = max
 
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Smallest:
-        return cls(min(values, default=None))
 
-    def merge(self, other: Smallest) -> Smallest:
-        kept = [v for v in (self.smallest, other.smallest) if v is not None]
-        return Smallest(min(kept, default=None))
+class Smallest(Extreme):
+    """A minimum."""
 
-    @property
-    def value(self) -> float | None:
-        return self.smallest
+    __slots__ = ()
+    pick: ClassVar[Callable[..., float | None]] = min
 
 
 Metrics = Mapping[str, Metric]

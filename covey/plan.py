@@ -102,15 +102,6 @@ class Plan:
         return math.ceil(self.epochs * self.steps_per_epoch)
 
     @property
-    def total_rollouts(self) -> int:
-        """Rounds of sampling of the whole run."""
-        return math.ceil(self.total_steps / self.steps_per_rollout)
-
-    @property
-    def total_completions(self) -> int:
-        return self.total_rollouts * self.prompts_per_rollout * self.group_size
-
-    @property
     def keeps_groups_whole(self) -> bool:
         """Whether each process owns whole groups in every optimizer step, so that nothing has to be exchanged."""
         return self.micro_batch * self.accumulation % self.group_size == 0
@@ -127,37 +118,29 @@ class Plan:
 
     def table(self) -> list[tuple[str, str]]:
         """Return what is printed before training: a label and a value per line."""
-        n = self.group_size
-        rows = [
-            ("prompts per optimizer step", f"{self.prompts_per_step:g}"),
-            ("completions per optimizer step", f"{self.completions_per_step} ({n} per prompt)"),
-            (
-                "micro-batches",
-                f"{self.accumulation} of {self.micro_batch} completions on each of {self.ranks} process(es)",
-            ),
-            (
-                "sampled at once",
-                f"{self.prompts_per_rollout} prompts, {self.prompts_per_rollout * n} completions; "
-                f"feeds {self.steps_per_rollout} optimizer step(s)",
-            ),
-        ]
+        n, sampled = self.group_size, self.prompts_per_rollout * self.group_size
+        rows = {
+            "prompts per optimizer step": f"{self.prompts_per_step:g}",
+            "completions per optimizer step": f"{self.completions_per_step} ({n} per prompt)",
+            "micro-batches": f"{self.accumulation} of {self.micro_batch} completions on each of {self.ranks} process(es)",
+            "sampled at once": f"{self.prompts_per_rollout} prompts, {sampled} completions; "
+            f"feeds {self.steps_per_rollout} optimizer step(s)",
+        }
         if self.iterations > 1:
-            rows.append(("passes over each sample", str(self.iterations)))
+            rows["passes over each sample"] = str(self.iterations)
         if self.num_prompts is not None:
-            rows.append(("steps per epoch", f"{self.steps_per_epoch} from {self.num_prompts} prompts"))
-            if self.dropped_prompts:
-                rows.append(
-                    ("prompts left out per epoch", f"{self.dropped_prompts} (they do not fill a round)")
-                )
-        rows += [
-            ("optimizer steps in total", str(self.total_steps)),
-            ("completions in total", f"{self.total_completions} in {self.total_rollouts} rounds of sampling"),
-        ]
-        return rows
+            rows["steps per epoch"] = f"{self.steps_per_epoch} from {self.num_prompts} prompts"
+        if self.dropped_prompts:
+            rows["prompts left out per epoch"] = f"{self.dropped_prompts} (they do not fill a round)"
+        rounds = math.ceil(self.total_steps / self.steps_per_rollout)
+        rows["optimizer steps in total"] = str(self.total_steps)
+        rows["completions in total"] = f"{rounds * sampled} in {rounds} rounds of sampling"
+        return list(rows.items())
 
     def __str__(self) -> str:
-        width = max(len(label) for label, _ in self.table())
-        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.table())
+        rows = self.table()
+        width = max(len(label) for label, _ in rows)
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
 
 
 def make_plan(
@@ -200,22 +183,13 @@ def make_plan(
                 f"{sampled * per_micro_step} completions."
             )
         accumulation = sampled
-    plan = Plan(
-        group_size=group_size,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        ranks=ranks,
-        steps_per_generation=sampled,
-        iterations=iterations,
-        num_prompts=num_prompts,
-        max_steps=max_steps,
-        epochs=epochs,
-    )
     if num_prompts == 0:
         raise ConfigError("The training dataset has no rows. Give at least one prompt.")
     if num_prompts is None and max_steps <= 0:
         raise ConfigError("The training dataset is a stream of unknown length. Set max_steps.")
-    return plan
+    return Plan(
+        group_size, micro_batch, accumulation, ranks, sampled, iterations, num_prompts, max_steps, epochs
+    )
 
 
 def warn_if_cycled(plan: Plan) -> None:

@@ -125,10 +125,6 @@ class Prompt:
     def is_chat(self) -> bool:
         return not isinstance(self.content, str)
 
-    @property
-    def prefill(self) -> str:
-        return prefill_of(self.content)
-
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -173,7 +169,7 @@ class Group:
         """Return what rewards see of each completion: text after a text prompt, one assistant message after a chat."""
         if not self.prompt.is_chat:
             return [c.text for c in self.completions]
-        prefill = self.prompt.prefill
+        prefill = prefill_of(self.prompt.content)
         return [[{"role": "assistant", "content": prefill + c.text}] for c in self.completions]
 
 

@@ -68,28 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser(verbs: Collection[str] = ()) -> argparse.ArgumentParser:
     """Build the parser of these verbs; of none, the list of all verbs without their arguments."""
+    plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="covey",
         description="GRPO on any mixture of rewards: sample, score, update.",
         epilog=EPILOG,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=16),
+        formatter_class=lambda prog: plain(prog, max_help_position=16),
     )
     parser.add_argument("--version", action="version", version=f"covey {__version__}")
     subparsers = parser.add_subparsers(metavar="<verb>", dest="verb")
     for verb in verbs or VERBS:
-        if not verbs:
-            subparsers.add_parser(verb, help=VERBS[verb])
-            continue
-        module = import_module(f"covey.cli.verbs.{verb}")
-        module.add_arguments(
-            subparsers.add_parser(
-                verb,
-                help=VERBS[verb],
-                description=VERBS[verb],
-                epilog=module.EXAMPLES,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-        )
+        subparser = subparsers.add_parser(verb, help=VERBS[verb])
+        if verbs:
+            module = import_module(f"covey.cli.verbs.{verb}")
+            subparser.description, subparser.epilog = VERBS[verb], module.EXAMPLES
+            subparser.formatter_class = plain
+            module.add_arguments(subparser)
     return parser
 
 

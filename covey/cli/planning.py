@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,7 +101,7 @@ def outcome_rows(
         return [*rows, ("memory", amount(came.peak_mb * MIB))]
     python = process_bytes() if demand.is_cpu else 0
     limit = amount(peak(sizes, demand) + python)
-    mean = amount(peak(sizes, demand.with_completions_of(came.mean_tokens)) + python)
+    mean = amount(peak(sizes, replace(demand, completion_tokens=math.ceil(came.mean_tokens))) + python)
     return [
         *rows,
         ("memory", f"{amount(came.peak_mb * MIB)}; foreseen {mean} at that length, {limit} at the limit"),

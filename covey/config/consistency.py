@@ -31,8 +31,22 @@ WITHOUT_EFFECT = {
 """Settings of TrainingArguments that GRPO does not use, and why."""
 
 
-def check_run(config: GRPOConfig) -> None:
-    """Raise where the length of a step or of the run is wrong."""
+COUNTS = {
+    "num_generations_eval": 1,
+    "max_prompt_length": 1,
+    "max_completion_length": 1,
+    "num_completions_to_print": 0,
+    "dynamic_sampling_rounds": 1,
+    "num_iterations": 1,
+    "max_nonfinite_steps": 1,
+    "max_tokens_per_forward": 1,
+    "ref_model_sync_steps": 1,
+}
+"""Whole numbers, and the least that each can be. None passes here: where it means nothing, its kind was refused."""
+
+
+def check_counts(config: GRPOConfig) -> None:
+    """Raise where a count, the length of the run or that of a step is wrong."""
     not_negative("learning_rate", config.learning_rate, "the length of a step downhill")
     if config.max_steps == 0:
         raise ConfigError(
@@ -43,18 +57,14 @@ def check_run(config: GRPOConfig) -> None:
             f"num_train_epochs is {config.num_train_epochs}; without max_steps it says how long the run is, and must be "
             "positive and finite. To evaluate without training, call trainer.evaluate()."
         )
-
-
-def check_sample(config: GRPOConfig) -> None:
-    """Raise where lengths, counts or the sampling distribution are wrong; warn where the ratio is biased."""
     at_least("num_generations", config.num_generations, 2, "a completion is judged against its siblings")
-    if config.num_generations_eval is not None:
-        at_least("num_generations_eval", config.num_generations_eval, 1)
-    if config.max_prompt_length is not None:
-        at_least("max_prompt_length", config.max_prompt_length, 1)
-    at_least("max_completion_length", config.max_completion_length, 1)
-    if config.num_completions_to_print is not None:
-        at_least("num_completions_to_print", config.num_completions_to_print, 0)
+    for name, least in COUNTS.items():
+        if getattr(config, name) is not None:
+            at_least(name, getattr(config, name), least)
+
+
+def check_sampling(config: GRPOConfig) -> None:
+    """Raise where the sampling distribution is wrong; warn where it makes the ratio biased."""
     if not 0.01 <= config.temperature < float("inf"):
         raise ConfigError(
             f"temperature is {config.temperature}; it must be at least 0.01. Towards 0 sampling becomes greedy, all "
@@ -64,11 +74,10 @@ def check_sample(config: GRPOConfig) -> None:
     within("min_p", config.min_p or 0.0, 0.0, 1.0)
     if config.top_k < 0:
         raise ConfigError(f"top_k is {config.top_k}; give the number of tokens to sample from, 0 for all.")
-    if config.repetition_penalty <= 0:
-        raise ConfigError(
-            f"repetition_penalty is {config.repetition_penalty}; it must be positive, 1 for none."
-        )
-    if config.top_p < 1.0 or config.top_k or config.min_p or config.repetition_penalty != 1.0:
+    penalty = config.repetition_penalty
+    if penalty <= 0:
+        raise ConfigError(f"repetition_penalty is {penalty}; it must be positive, 1 for none.")
+    if config.top_p < 1.0 or config.top_k or config.min_p or penalty != 1.0:
         warn(
             "Completions are drawn from another distribution than the one the loss is computed for (top_p, top_k, min_p "
             "or repetition_penalty): the ratio of the update is biased by as much. Leave them at their defaults unless "
@@ -76,15 +85,8 @@ def check_sample(config: GRPOConfig) -> None:
         )
 
 
-def check_score(config: GRPOConfig) -> None:
-    """Raise where dynamic sampling could not sample; translate the older spelling of scale_rewards."""
-    at_least("dynamic_sampling_rounds", config.dynamic_sampling_rounds, 1)
-    if isinstance(config.scale_rewards, bool):
-        config.scale_rewards = "group" if config.scale_rewards else "none"
-
-
-def check_update(config: GRPOConfig) -> None:
-    """Raise where bounds and temperatures of the loss, or counts of the update, are wrong."""
+def check_bounds(config: GRPOConfig) -> None:
+    """Raise where the bounds of the ratio are wrong."""
     for name in ("epsilon", "epsilon_high"):
         not_negative(name, getattr(config, name), "a distance from 1")
     if config.loss_type == "cispo" and config.epsilon_high is None:
@@ -98,24 +100,19 @@ def check_update(config: GRPOConfig) -> None:
         raise ConfigError(
             f"delta is {config.delta}; it caps ratios beyond the upper clip bound and must be above {upper:g}."
         )
+
+
+def check_terms(config: GRPOConfig) -> None:
+    """Raise where a temperature, a weight or a share that a term of the loss uses is out of range."""
     for name in ("sapo_temperature_pos", "sapo_temperature_neg"):
         if getattr(config, name) <= 0:
             raise ConfigError(f"{name} is {getattr(config, name)}; it must be positive.")
-    if config.covariance_low >= config.covariance_high:
+    low, high = config.covariance_low, config.covariance_high
+    if low >= high:
         raise ConfigError(
-            f"covariance_low is {config.covariance_low} and covariance_high {config.covariance_high}; the first must be "
-            "below the second."
+            f"covariance_low is {low} and covariance_high {high}; the first must be below the second."
         )
-    at_least("num_iterations", config.num_iterations, 1)
-    at_least("max_nonfinite_steps", config.max_nonfinite_steps, 1)
-    if config.max_tokens_per_forward is not None:
-        at_least("max_tokens_per_forward", config.max_tokens_per_forward, 1)
     within("ref_model_mixup_alpha", config.ref_model_mixup_alpha, 0.0, 1.0)
-    at_least("ref_model_sync_steps", config.ref_model_sync_steps, 1)
-
-
-def check_weights_of_terms(config: GRPOConfig) -> None:
-    """Raise where the weight of a term or a share of the tokens is out of range."""
     for name in ("beta", "entropy_coef_min", "entropy_coef_delta", "dppo_kl_coef", "kl_cov_coef"):
         not_negative(name, getattr(config, name), "the weight of a term")
     for name in ("top_entropy_quantile", "covariance_share"):

@@ -96,12 +96,7 @@ CONDITIONS = (
 
 
 def without_effect(settings: GRPOConfig, defaults: Mapping[str, object]) -> str | None:
-    """Return a sentence about the first setting that was changed and would do nothing; None where there is none.
-
-    Args:
-        settings: the settings of a run.
-        defaults: the defaults, by name.
-    """
+    """Return a sentence about the first setting that differs from its default and would do nothing, or None."""
     for name in sorted(LOSS_SETTINGS - LOSS_TYPES[settings.loss_type].settings):
         if getattr(settings, name) != defaults[name]:
             acting = sorted(n for n, t in LOSS_TYPES.items() if name in t.settings)

@@ -30,12 +30,7 @@ def read_text(config: GRPOConfig) -> None:
     if isinstance(config.record_completions, str):
         with contextlib.suppress(ValueError):
             config.record_completions = float(config.record_completions)
-    for name in (
-        "model_init_kwargs",
-        "generation_kwargs",
-        "eval_generation_kwargs",
-        "chat_template_kwargs",
-    ):
+    for name in ("model_init_kwargs", "generation_kwargs", "eval_generation_kwargs", "chat_template_kwargs"):
         value = getattr(config, name)
         if isinstance(value, str):
             try:
@@ -47,7 +42,9 @@ def read_text(config: GRPOConfig) -> None:
 
 
 def read_aliases(config: GRPOConfig) -> None:
-    """Move values of TRL's names to ours; raise where both names have one."""
+    """Move values of TRL's names, and of its older spellings, to ours; raise where both names have one."""
+    if isinstance(config.scale_rewards, bool):
+        config.scale_rewards = "group" if config.scale_rewards else "none"
     default = defaults(type(config))
     for alias, name in ALIASES.items():
         value = getattr(config, alias)

@@ -106,13 +106,10 @@ def is_enum(kind: object) -> TypeGuard[type[enum.Enum]]:
     return isinstance(kind, type) and issubclass(kind, enum.Enum)
 
 
-def fits_any(value: object, kind: object) -> bool:
-    """Return whether a value is of one of the kinds of an annotation."""
-    return any(fits(value, option) for option in options(kind))
-
-
 def fits(value: object, kind: object) -> bool:
-    """Return whether a value is of a kind that is no union. A whole number is a number; true and false are neither."""
+    """Return whether a value is of the kind of an annotation. A whole number is a number; true and false are neither."""
+    if len(options(kind)) > 1:
+        return any(fits(value, option) for option in options(kind))
     if kind is Any:
         return True
     origin = typing.get_origin(kind)
@@ -120,7 +117,7 @@ def fits(value: object, kind: object) -> bool:
         return any(value == allowed and isinstance(value, type(allowed)) for allowed in typing.get_args(kind))
     if origin is list:
         [item] = typing.get_args(kind)
-        return isinstance(value, list) and all(fits_any(v, item) for v in value)
+        return isinstance(value, list) and all(fits(v, item) for v in value)
     if kind in (int, float):
         return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
     if is_dataclass(kind):
@@ -133,10 +130,8 @@ def fits(value: object, kind: object) -> bool:
 
 def describe(kind: object, nothing: str = "null") -> str:
     """Return an annotation in words: "a number or null"."""
-    return " or ".join(dict.fromkeys(_described(option, nothing) for option in options(kind)))
-
-
-def _described(kind: object, nothing: str) -> str:
+    if len(options(kind)) > 1:
+        return " or ".join(dict.fromkeys(describe(option, nothing) for option in options(kind)))
     if kind is type(None):
         return nothing
     if typing.get_origin(kind) is list:
@@ -181,7 +176,7 @@ def check_choices(config: GRPOConfig | ModelConfig, cls: type) -> None:
     """Raise where a setting is none of the words that its Literal allows."""
     for name, kind in kinds_of(cls).items():
         value = getattr(config, name)
-        if choices(kind) and not fits_any(value, kind):
+        if choices(kind) and not fits(value, kind):
             raise ConfigError(refusal(name, value, kind, "None"))
 
 
@@ -201,7 +196,7 @@ def check_kinds(config: GRPOConfig, cls: type) -> None:
             setattr(config, name, value)
         if not set(options(kind)) <= CHECKED or (value is None and name in inherited):
             continue
-        if not fits_any(list(value) if isinstance(value, tuple) else value, kind):
+        if not fits(list(value) if isinstance(value, tuple) else value, kind):
             raise ConfigError(refusal(name, value, kind, "None"))
 
 

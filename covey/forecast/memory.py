@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 LOGITS = 32 * 2**20
 """Float32 logits that meet the loss at a time; see `covey.kernels.head_logprobs`."""
@@ -83,7 +83,8 @@ class Demand:
     @property
     def packed_tokens(self) -> int:
         """Tokens of a forward pass, prompts counted once per group. One completion always has its prompt."""
-        whole = math.ceil(self.completions / self.group) * self.prompt_tokens + self._written
+        written = self.completions * self.completion_tokens
+        whole = math.ceil(self.completions / self.group) * self.prompt_tokens + written
         if self.max_tokens is None:
             return whole
         return min(whole, max(self.max_tokens, self.prompt_tokens + self.completion_tokens))
@@ -91,15 +92,7 @@ class Demand:
     @property
     def scored_tokens(self) -> int:
         """Tokens of a forward pass that meet the vocabulary."""
-        return min(self._written, self.packed_tokens - self.prompt_tokens)
-
-    @property
-    def _written(self) -> int:
-        return self.completions * self.completion_tokens
-
-    def with_completions_of(self, tokens: float) -> Demand:
-        """Return the same demand with completions of another length."""
-        return replace(self, completion_tokens=math.ceil(tokens))
+        return min(self.completions * self.completion_tokens, self.packed_tokens - self.prompt_tokens)
 
 
 Parts = Mapping[str, float]
@@ -115,9 +108,7 @@ def phases(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
         "optimizer": float(sizes.trained * demand.optimizer_bytes),
         "reference": float(sizes.trained * demand.weight_bytes) if demand.has_reference else 0.0,
     }
-    sample = {
-        "drawing tokens": min(demand.sampled, SLOTS) * sizes.vocabulary * 4.0 * DECODED_COPIES,
-    }
+    sample = {"drawing tokens": min(demand.sampled, SLOTS) * sizes.vocabulary * 4.0 * DECODED_COPIES}
     update = {
         "gradients": sizes.trained * demand.weight_bytes,
         "activations": _activations(sizes, demand),
@@ -125,12 +116,8 @@ def phases(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
         "weights at lower precision": casts,  # autocast's, until the forward pass is over
     }
     # Captured graphs keep both from step to step; without them both are given back before the update.
-    (sample if demand.is_cpu else always).update(
-        {
-            "sampler's copy of the weights": _copy(sizes, demand),
-            "keys and values": _cache(sizes, demand),
-        }
-    )
+    held = sample if demand.is_cpu else always
+    held |= {"sampler's copy of the weights": _copy(sizes, demand), "keys and values": _cache(sizes, demand)}
     found = {"always": always, "sample": sample, "update": update}
     return {name: {part: b for part, b in parts.items() if b} for name, parts in found.items()}
 

@@ -76,7 +76,10 @@ def sizes_of(recipe: Recipe) -> Sizes:
     config = _config(given)
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=given.trust_remote_code)
-        quantised = _quantised(model) if given.load_in_4bit or given.load_in_8bit else 0
+        # the head stays as it is
+        linear = {m for m in model.modules() if isinstance(m, nn.Linear)} - {model.get_output_embeddings()}
+        is_quantised = given.load_in_4bit or given.load_in_8bit
+        quantised = sum(m.weight.numel() for m in linear) if is_quantised else 0
         adapter = get_peft_config(given)
         if adapter is not None:
             from peft import get_peft_model
@@ -147,14 +150,6 @@ def _config(given: ModelConfig) -> PretrainedConfig:
             raise not_loaded("policy", name, error) from error
         reason = str(error).splitlines()[0]
         raise LoadingError(f"the config of {name} cannot be read: {reason}") from error
-
-
-def _quantised(model: nn.Module) -> int:
-    """Return how many weights the linear layers have, without the head, which stays as it is."""
-    head: Any = model
-    output = head.get_output_embeddings()
-    linear = (m for m in model.modules() if isinstance(m, nn.Linear) and m is not output)
-    return sum(m.weight.numel() for m in linear)
 
 
 def _quantised_bytes(given: ModelConfig) -> float:

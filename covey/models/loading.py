@@ -18,21 +18,20 @@ from covey.config.hardware import has_cuda, has_package, use_instead
 from covey.errors import LoadingError
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedTokenizerBase, ProcessorMixin
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
 FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Package of each kind of flash attention."""
 
 
-def is_folder(name: str) -> bool:
-    """Return whether a name can only be a folder's: names of a hub have one slash at most, and start with neither / nor a dot."""
-    return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1
-
-
 def is_absent(name: str) -> bool:
-    """Return whether a name means a folder that does not exist, so that it is not looked for on a hub."""
-    return is_folder(name) and not os.path.isdir(name)
+    """Return whether a name means a folder that does not exist, so that it is not looked for on a hub.
+
+    A hub's names have one slash at most, and start with neither / nor a dot.
+    """
+    means_folder = name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1
+    return means_folder and not os.path.isdir(name)
 
 
 def not_loaded(what: str, name: str, error: Exception) -> LoadingError:
@@ -190,8 +189,3 @@ def check_causal(model: nn.Module) -> None:
             f"{type(model).__name__} cannot be sampled from. The policy must be a causal language model: its name, a folder, "
             "an AutoModelForCausalLM, or a PeftModel around one."
         )
-
-
-def generation_config(model: nn.Module) -> GenerationConfig | None:
-    """Return the generation config that came with the model; only its end ids are used."""
-    return getattr(model, "generation_config", None)

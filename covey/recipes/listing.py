@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import Field, fields
+from dataclasses import fields
 from enum import Enum
 
 from covey.config import GRPOConfig, ModelConfig
@@ -18,20 +18,19 @@ def listing(word: str = "", width: int = 100) -> list[str]:
     """Return lines about the settings whose name or description has a word; all of them by default."""
     lines: list[str] = []
     for section, cls in (("model", ModelConfig), ("train", GRPOConfig)):
-        helps: dict[Field[object], str] = {}
+        found: list[str] = []
         for field in fields(cls):
             words = str(field.metadata.get("help", "")).split()
-            if field.init:
-                helps[field] = " ".join(words[:MOST_WORDS]) + (" ..." if len(words) > MOST_WORDS else "")
-        found = {f: text for f, text in helps.items() if word.lower() in f"{f.name} {text}".lower()}
-        if found:
-            lines.append(f"{section}:")
-        for field, text in found.items():
+            text = " ".join(words[:MOST_WORDS]) + (" ..." if len(words) > MOST_WORDS else "")
+            if not field.init or word.lower() not in f"{field.name} {text}".lower():
+                continue
             default = default_of(field)
             if isinstance(default, Enum):
                 default = default.value
             if isinstance(default, bool) or default is None:  # as YAML writes it
                 default = {True: "true", False: "false", None: "null"}[default]
-            lines.append(f"  {field.name}: {default}   # {describe(kinds_of(cls)[field.name])}")
-            lines += textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ")
+            found.append(f"  {field.name}: {default}   # {describe(kinds_of(cls)[field.name])}")
+            found += textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ")
+        if found:
+            lines += [f"{section}:", *found]
     return lines

@@ -12,14 +12,14 @@ rewards:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import PurePath
 from typing import Any, NoReturn
 
 from covey.errors import ConfigError, LoadingError, RewardError
 from covey.recipes.nodes import Node, nearest, shown
-from covey.recipes.objects import Function, bound, called, imported, made, named_reward
+from covey.recipes.objects import Function, called, imported, made, named_reward
 from covey.recipes.settings import named
 from covey.rewards.mixture import Mixture
 from covey.rewards.options import RewardOptions, reward_name, unique_names
@@ -92,12 +92,6 @@ def placeholder(path: str, /, **arguments: object) -> Function:
 
     unloaded.__name__ = str(arguments.get("name") or PurePath(path).name)
     return unloaded
-
-
-def reward_nodes(rewards: Node, names: Sequence[str]) -> dict[str, Node]:
-    """Return the place of each reward of the mixture, by the name that it has there."""
-    items = rewards.items("rewards")
-    return dict(zip(names, items, strict=True)) if len(items) == len(names) else {}
 
 
 def _reward(item: Node, load_model: LoadModel) -> Function:
@@ -176,5 +170,4 @@ def _weight(node: Node) -> object:
         raise kind.error(
             f"there is no schedule {name!r}.{nearest(name, kinds)} It is one of {', '.join(kinds)}."
         )
-    positional, keywords = bound(kinds[name], rest, f"the schedule {name}")
-    return called(kinds[name], positional, keywords, rest, f"the schedule {name}")
+    return made(kinds[name], rest, f"the schedule {name}")

@@ -11,18 +11,16 @@ from collections.abc import Mapping, Sequence
 
 from covey.errors import ConfigError
 from covey.recipes.nodes import Mark, Node, nearest, node_of
-from covey.recipes.reading import read_value
+from covey.recipes.reading import read_yaml
 
 NAMED_BY = ("name", "reward", "model")
 """Keys by which an item of a list can be called."""
 
 
 def overridden(root: Node, override: str, sections: Sequence[str], settings: Mapping[str, str]) -> Node:
-    """Return the recipe with one value replaced, or added.
+    """Return the recipe with one value replaced, or added: `path=value`, the value written as YAML.
 
     Args:
-        override: `path=value`, the value written as YAML.
-        sections: the sections of a recipe.
         settings: the section of a setting, by the setting's name.
 
     Raises:
@@ -37,7 +35,8 @@ def overridden(root: Node, override: str, sections: Sequence[str], settings: Map
             hint = nearest(parts[0], [*settings, *sections])
             raise ConfigError(f"--set {override}: there is no setting {parts[0]!r}.{hint}")
         parts = [settings[parts[0]], *parts]
-    return _replaced(root, parts, read_value(text, f"--set {path.strip()}"))
+    option = f"--set {path.strip()}"
+    return _replaced(root, parts, node_of(read_yaml(text, option).plain(), Mark(option)))
 
 
 def _replaced(node: Node, path: Sequence[str], new: Node) -> Node:

@@ -7,12 +7,13 @@ PyYAML's own loaders follow YAML 1.1, in which `no` is False, `1e-6` is text and
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from covey.errors import ConfigError
-from covey.recipes.nodes import Mark, Node, node_of
+from covey.recipes.nodes import Mark, Node
 
 MOST_VALUES = 20_000
 """Values that a recipe may have, those that aliases repeat included."""
@@ -37,10 +38,7 @@ for _name, _pattern in _SCALARS.items():
 
 
 def read_yaml(text: str, source: str) -> Node:
-    """Read the one document of a YAML text.
-
-    Args:
-        source: what messages call the text: its file.
+    """Read the one document of a YAML text; `source` is what messages call it: its file.
 
     Raises:
         ConfigError: no YAML, a key that occurs twice, a tag, or more values than a recipe can have.
@@ -59,17 +57,12 @@ def read_yaml(text: str, source: str) -> Node:
         raise ConfigError(f"{source}: a value contains itself, or is nested too deeply.") from error
 
 
-def read_value(text: str, source: str) -> Node:
-    """Read a value as it would stand behind a colon; all of it has the same place."""
-    return node_of(read_yaml(text, source).plain(), Mark(source))
-
-
+@dataclass
 class _Converter:
     """Turns PyYAML's nodes into ours, and counts them."""
 
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.count = 0
+    source: str
+    count: int = 0
 
     def node(self, node: yaml.Node, mark: Mark | None = None) -> Node:
         """Convert a node and everything below it; `mark` is the place of its key."""

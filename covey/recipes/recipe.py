@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from covey.config import GRPOConfig, ModelConfig, get_peft_config, get_quantization_config
 from covey.errors import ConfigError, CoveyError
 from covey.plan import Plan
-from covey.recipes.mixtures import LoadModel, check_rewards_node, make_mixture, placeholder, reward_nodes
+from covey.recipes.mixtures import LoadModel, check_rewards_node, make_mixture, placeholder
 from covey.recipes.nodes import Mark, Node, nearest, node_of
 from covey.recipes.objects import Function, imported
 from covey.recipes.overrides import merged, overridden
@@ -293,8 +293,9 @@ class Recipe:
             message = str(error)
             if any(message.startswith(f"{node.mark.source}:") for node in self.root.walk()):
                 raise
-            by_name = reward_nodes(self.sections["rewards"], [r.name for r in rewards])
-            places = self._train.entries("train") | {repr(name): node for name, node in by_name.items()}
+            places, items = dict(self._train.entries("train")), self.sections["rewards"].items("rewards")
+            if len(items) == len(rewards):  # one item may also be a whole mixture
+                places |= {repr(r.name): item for r, item in zip(rewards, items, strict=True)}
             raise named(message, places, self.root).error(message, type(error)) from error
 
     def plain(self) -> dict[str, object]:
@@ -316,10 +317,7 @@ def _checked_sections(root: Node) -> dict[str, Node]:
         if name not in sections:
             raise root.error(f"the recipe has no section {name!r}, and cannot do without.")
     check_rewards_node(sections["rewards"])
-    for name in ("data", "eval"):
-        if name not in sections:
-            continue
-        node = sections[name]
+    for name, node in ((name, sections[name]) for name in ("data", "eval") if name in sections):
         has_several = name == "eval" and not is_one_dataset(node)
         for part in node.entries("eval").values() if has_several else [node]:
             check_data_node(part)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, is_dataclass
 from typing import TypeVar
 
-from covey.config.validation import fits_any, is_enum, kinds_of, options, refusal
+from covey.config.validation import fits, is_enum, kinds_of, options, refusal
 from covey.errors import ConfigError
 from covey.recipes.nodes import Node, nearest, shown
 
@@ -43,7 +43,7 @@ def read_setting(name: str, node: Node, kind: object) -> object:
         ConfigError: a value of another kind, or none of those that an enumeration has.
     """
     value = node.plain()
-    if not fits_any(value, kind):
+    if not fits(value, kind):
         raise node.error(refusal(name, value, kind, shown=shown(node.value)))
     for option in options(kind):
         if is_enum(option) and isinstance(value, str):

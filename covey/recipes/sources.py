@@ -148,8 +148,7 @@ def _load(item: Node) -> Data:
         for key in ("config", "split", "revision"):
             if key in entries:
                 options["name" if key == "config" else key] = entries[key].text(key)
-        node = entries["name"]
-        rows = _from_hub(entries, node, streaming, node.text("name"), options)
+        rows = _from_hub(entries, entries["name"], streaming, entries["name"].text("name"), options)
     if "limit" in entries:
         limit = entries["limit"].value
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -200,11 +199,9 @@ def _from_generator(entries: Mapping[str, Node], streaming: bool) -> Data:
     function = named_object(node, "generator", generators, generators.__getitem__)
     name = node.text("generator")
     positional, keywords = bound(function, arguments, name)
+    if streaming and not inspect.isgeneratorfunction(function):
+        raise entries["streaming"].error(f"{name} cannot be streamed: it is no function that yields rows.")
     if streaming:
-        if not inspect.isgeneratorfunction(function):
-            raise entries["streaming"].error(
-                f"{name} cannot be streamed: it is no function that yields rows."
-            )
         return IterableDataset.from_generator(function, gen_kwargs=keywords or None)
     rows: Any = called(function, positional, keywords, arguments or node, name)
     if hasattr(rows, "column_names"):

@@ -73,20 +73,14 @@ class Reward:
     def __post_init__(self) -> None:
         parameters = _parameters(self.function, self.name)
         by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        self.names = frozenset(by_name)
+        self.names, self.takes_all = frozenset(by_name), any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.required = frozenset(n for n, p in by_name.items() if p.default is p.empty)
-        self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         function = self.function
         while isinstance(function, functools.partial):
             function = function.func
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            type(function).__call__
-        )
-        if self.options is None:
-            self.options = options_of(self.function)
+        self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        options = self.options = self.options or options_of(self.function)
         self.__name__ = self.name
-
-        options = self.options
         if self.is_async and options.where != "inline":
             raise RewardError(
                 f"Reward {self.name!r} is a coroutine function, which runs on the event loop; leave where={options.where!r} out."

@@ -1,4 +1,4 @@
-"""Scores answers to reasoning-gym items, in the sandbox only.
+"""Reward for answers to reasoning-gym items, scored in the sandbox only.
 
 reasoning-gym's own scoring feeds the model's text to `eval` and to sympy's parser, for some families. Two things stand
 before it: answers of those families must be made of harmless characters, and every answer is scored in a locked process
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from covey.rewards.contract import Failure
-from covey.rewards.rules.extract import Source, answers, check_sources
+from covey.rewards.rules.extract import Source, check_sources, extract, texts_without_echo
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
 from covey.rewards.sandbox.session import CallFailed, Session
@@ -79,7 +79,7 @@ class ReasoningGym:
         prompts: Sequence[PromptContent] | None = None,
         **_: object,
     ) -> list[float | None]:
-        found = answers(completions, prompts, self.sources)
+        found = [extract(text, self.sources) for text in texts_without_echo(completions, prompts)]
         rows = list(zip(found, rg_family, rg_entry, strict=True))
         if sum(family is not None for family in rg_family) < 2 or self.sandbox.workers < 2:
             return [self._score(*row) for row in rows]

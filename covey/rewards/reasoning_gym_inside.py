@@ -1,4 +1,4 @@
-"""Runs in the locked process that scores reasoning-gym answers.
+"""Scoring of reasoning-gym answers, for the locked process that it runs in.
 
 Imported by the zygote, before anything is locked: what scoring reads from files or imports late is read here.
 """

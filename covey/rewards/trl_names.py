@@ -22,6 +22,7 @@ _same_answer = SameAnswer(gold="solution", sources=("boxed", "answer", "phrase")
 def accuracy_reward(
     completions: Sequence[PromptContent],
     solution: Sequence[object],
+    log_extra: object = None,
     prompts: Sequence[PromptContent] | None = None,
     log_metric: LogMetric | None = None,
     **_: object,
@@ -29,7 +30,7 @@ def accuracy_reward(
     """1.0 where the completion's last box is equivalent to the solution, else 0.0; None for an unreadable solution.
 
     The answer may also stand in an `<answer>` block or after "answer is". A solution in words is none that can be read:
-    `SameAnswer` compares words.
+    `SameAnswer` compares words. `log_extra` is not called.
     """
     solution = ["" if is_words(plain(gold_answer(gold) or "")) else gold for gold in solution]
     return _same_answer(completions, prompts, log_metric, solution=solution)
@@ -39,6 +40,7 @@ def reasoning_accuracy_reward(
     completions: Sequence[PromptContent],
     solution: Sequence[object],
     reasoning_delimiters: Sequence[str] | None = None,
+    log_extra: object = None,
     prompts: Sequence[PromptContent] | None = None,
     log_metric: LogMetric | None = None,
     **_: object,
@@ -47,12 +49,13 @@ def reasoning_accuracy_reward(
 
     Args:
         reasoning_delimiters: texts that end the reasoning, the last occurrence of any of them; by default `</think>`.
+        log_extra: is not called.
     """
     delimiters = ("</think>",) if reasoning_delimiters is None else reasoning_delimiters
     texts = [text_of(completion) for completion in completions]
     starts = [max((text.rfind(d) + len(d) for d in delimiters if d in text), default=None) for text in texts]
     answers = ["" if start is None else text[start:] for text, start in zip(texts, starts, strict=True)]
-    scores = accuracy_reward(answers, solution, prompts, log_metric)
+    scores = accuracy_reward(answers, solution, prompts=prompts, log_metric=log_metric)
     return [0.0 if start is None else score for score, start in zip(scores, starts, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What one reward is worth on one evaluation, and whether two evaluations differ. The log, the report and `covey eval` ask here.
+"""The worth of a reward on one evaluation, and a test of two evaluations. The log, the report and `covey eval` ask here.
 
 The values of an evaluation come by prompt: one list per prompt, one number per completion that was scored.
 """
@@ -29,7 +29,7 @@ class RewardEstimate:
     interval: Interval
     """The mean over all scored completions, and 95 % around it."""
     method: str
-    """How the interval was found, for people."""
+    """Name of the way in which the interval was found, for people."""
     pass_at: dict[int, float]
     """Unbiased pass@k for k = 1, 2, 4, ... up to the smallest group; empty unless all values are 0 or 1."""
     prompts: int
@@ -40,10 +40,9 @@ class RewardEstimate:
 def estimate_reward(by_prompt: ValuesByPrompt) -> RewardEstimate | None:
     """Return the mean with its interval, and pass@k; None where nothing was scored.
 
-    The mean weighs a prompt by its scored completions. It is therefore the mean that the log shows, and a prompt of which a
-    reward could score one completion of eight does not count as much as one that it scored eight times. The interval
-    resamples whole prompts, since completions of one prompt resemble each other; where each prompt has one verdict, it is
-    Wilson's, which keeps a width when all or none are right. Prompts without a scored completion are left out.
+    The mean weighs a prompt by its scored completions, as the mean in the log does; prompts without one are left out. The
+    interval resamples whole prompts, since completions of one prompt resemble each other. Where each prompt has one
+    verdict, it is Wilson's, which keeps a width when all or none are right.
     """
     kept = [values for values in by_prompt if values]
     if not kept:
@@ -55,10 +54,8 @@ def estimate_reward(by_prompt: ValuesByPrompt) -> RewardEstimate | None:
     else:
         means = [sum(values) / len(values) for values in kept]
         interval, method = bootstrap_interval(means, sizes), "bootstrap over prompts"
-    pass_at: dict[int, float] = {}
-    if are_verdicts and min(sizes) > 1:
-        powers = [2**i for i in range(min(sizes).bit_length())]
-        pass_at = {k: sum(pass_at_k(len(v), int(sum(v)), k) for v in kept) / len(kept) for k in powers}
+    powers = [2**i for i in range(min(sizes).bit_length())] if are_verdicts and min(sizes) > 1 else []
+    pass_at = {k: sum(pass_at_k(len(v), int(sum(v)), k) for v in kept) / len(kept) for k in powers}
     return RewardEstimate(interval, method, pass_at, len(kept), sum(sizes))
 
 

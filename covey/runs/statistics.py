@@ -34,7 +34,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """What a paired test found between A and B on the same prompts."""
+    """The result of a paired test of A and B on the same prompts."""
 
     difference: float
     """Mean of B minus A."""
@@ -51,7 +51,7 @@ class PairedTest:
 
 
 def wilson_interval(successes: float, count: float, confidence: float = 0.95) -> Interval:
-    """Interval of a share (Wilson, 1927): for independent yes-or-no outcomes, one per prompt.
+    """Return the interval of a share (Wilson, 1927) for independent yes-or-no outcomes, one per prompt.
 
     It stays inside [0, 1] and keeps a width where all or none succeeded.
 
@@ -80,13 +80,13 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Interval of a mean over prompts: percentiles of the means of resampled prompts (Efron, 1979).
+    """Return the interval of a mean over prompts: percentiles of the means of resampled prompts (Efron, 1979).
 
     Args:
         values: one per prompt, for example the mean over its completions. NaN: the prompt is left out. Shape (prompts,).
         weights: weight of each prompt, for example its number of completions; equal by default. Shape (prompts,).
         confidence: share of the resampled means that the interval holds.
-        resamples: how often the prompts are drawn.
+        resamples: number of samples of the prompts, each with replacement.
         seed: the same seed gives the same interval.
 
     With fewer than about 20 prompts the interval is too narrow; no percentile bootstrap can help that.
@@ -107,7 +107,7 @@ def bootstrap_interval(
 def mean_interval(
     mean: float, standard_error: float | None, units: int, confidence: float = 0.95
 ) -> Interval:
-    """Interval of a mean from its standard error: Student's t with `units - 1` degrees of freedom.
+    """Return the interval of a mean from its standard error: Student's t with `units - 1` degrees of freedom.
 
     Without a standard error, or with fewer than two units, the interval is NaN.
     """
@@ -118,7 +118,7 @@ def mean_interval(
 
 
 def student_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t distribution.
+    """Return the quantile of Student's t distribution.
 
     Exact for 1 and 2 degrees of freedom; else the expansion in 1/degrees with four terms (Abramowitz and Stegun,
     26.7.5), which is off by less than 0.2 % at 97.5 % and 3 degrees, and by less for more.
@@ -138,7 +138,7 @@ def student_quantile(probability: float, degrees: int) -> float:
 
 
 def pass_at_k(count: int, correct: int, k: int) -> float:
-    """Probability that at least one of k completions is right, without bias, from `count` of which `correct` are.
+    """Return the probability that at least one of k completions is right, without bias, from `count` of which `correct` are.
 
     1 - C(n - c, k) / C(n, k)  (Chen et al., arXiv:2107.03374, equation 1).
 
@@ -157,7 +157,7 @@ def pass_at_k(count: int, correct: int, k: int) -> float:
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Exact two-sided p-value of McNemar's test: of the pairs that differ, how uneven is the split?
+    """Return the exact two-sided p-value of McNemar's test on the pairs that differ.
 
     Args:
         only_a: prompts that A solved and B did not.
@@ -213,7 +213,7 @@ def _resampled_means(values: Floats, weights: Floats, resamples: int, seed: int)
 
 
 def _sign_flips(differences: Floats, resamples: int, seed: int) -> float:
-    """Two-sided p-value of the sum of differences under random signs. Monte Carlo counts the observed signs in."""
+    """Return the two-sided p-value of the sum of differences under random signs. Monte Carlo counts the observed signs in."""
     if not differences.size:
         return 1.0
     observed = abs(differences.sum())

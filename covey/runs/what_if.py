@@ -1,4 +1,4 @@
-"""What if: advantages and losses of recorded groups under other weights, estimators, filters or a changed reward.
+"""Advantages and losses of recorded groups under other weights, estimators, filters or a changed reward.
 
     from covey.runs.what_if import WhatIf, rescore
 
@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class WhatIf:
-    """How the recorded groups are to be scored instead. What is None stays as it was."""
+    """Another way to score the recorded groups. A field that is None stays as it was."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights by reward name; rewards that are not named keep theirs."""
@@ -72,7 +72,7 @@ class ScoredRows:
     pulls: Floats
     """|w n A|: how hard it pulls; those of a step are comparable."""
     loss: Floats
-    """What it adds to the loss of its step at the first pass."""
+    """Its part of the loss of its step at the first pass."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Rescored:
 
     @property
     def flips(self) -> NDArray[np.bool_]:
-        """Whether the advantage changes its sign: the completion would be pushed the other way."""
+        """A mask of advantages that change their sign: the completion would be pushed the other way."""
         return self.before.advantages * self.after.advantages < 0
 
     def summary(self) -> dict[str, float]:
@@ -269,9 +269,7 @@ def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]
     is_cut = _is_truncated(rows)
     shaping = Shaping(settings["truncated_reward"], settings["truncated_in_baseline"])
     estimate = estimator(
-        settings["advantage_estimator"],
-        settings["multi_objective_aggregation"],
-        settings["scale_rewards"],
+        settings["advantage_estimator"], settings["multi_objective_aggregation"], settings["scale_rewards"]
     )
     lengths = rows["tokens"].to_numpy().astype(np.float64)
     weights = np.broadcast_to(list(how.new_weights.values()), new.values.shape)
@@ -323,11 +321,7 @@ def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floa
 
 
 def _weighed(
-    rows: pa.Table,
-    settings: Json,
-    totals: Floats,
-    advantages: Floats,
-    drops_groups: bool = False,
+    rows: pa.Table, settings: Json, totals: Floats, advantages: Floats, drops_groups: bool = False
 ) -> ScoredRows:
     """Return losses and pulls from advantages, by the token weights of the loss."""
     lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)

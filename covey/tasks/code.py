@@ -41,17 +41,6 @@ class CodeStep:
     operand: int | str
     """An integer, or the argument `x`."""
 
-    def apply(self, value: int, x: int) -> int:
-        """Return the running value after this step."""
-        operand = x if self.operand == "x" else int(self.operand)
-        if self.verb == "add":
-            return value + operand
-        if self.verb == "subtract":
-            return value - operand
-        if self.verb == "multiply by":
-            return value * operand
-        return operand - value
-
 
 VERBS = {"add": 12, "subtract": 12, "multiply by": 5, "subtract it from": 20}
 """Operations by name, each with the largest integer that it is drawn with."""
@@ -73,7 +62,15 @@ class CodePuzzle:
         """Compute the function at `x`."""
         value = x
         for step in self.steps:
-            value = step.apply(value, x)
+            operand = x if step.operand == "x" else int(step.operand)
+            if step.verb == "add":
+                value += operand
+            elif step.verb == "subtract":
+                value -= operand
+            elif step.verb == "multiply by":
+                value *= operand
+            else:
+                value = operand - value
         return value
 
     @property
@@ -149,17 +146,15 @@ def parse_program(program: str) -> Expression:
 def draw_puzzle(rng: Random, fewest: int, most: int) -> CodePuzzle:
     """Draw a function of `fewest` to `most` steps that is not constant."""
     while True:
-        steps = tuple(_draw_step(rng) for _ in range(rng.randint(fewest, most)))
-        puzzle = CodePuzzle(steps, tuple(rng.sample(range(-5, 11), NUM_TESTS)))
+        steps = []
+        for _ in range(rng.randint(fewest, most)):
+            verb = rng.choice(tuple(VERBS))
+            takes_x = verb != "subtract it from" and rng.random() < 0.15
+            least = 2 if verb == "multiply by" else 1
+            steps.append(CodeStep(verb, "x" if takes_x else rng.randint(least, VERBS[verb])))
+        puzzle = CodePuzzle(tuple(steps), tuple(rng.sample(range(-5, 11), NUM_TESTS)))
         if len(set(puzzle.key)) > 1:
             return puzzle
-
-
-def _draw_step(rng: Random) -> CodeStep:
-    verb = rng.choice(tuple(VERBS))
-    if verb != "subtract it from" and rng.random() < 0.15:
-        return CodeStep(verb, "x")
-    return CodeStep(verb, rng.randint(2 if verb == "multiply by" else 1, VERBS[verb]))
 
 
 def render(steps: Sequence[CodeStep]) -> str:

@@ -26,11 +26,10 @@ CODE_INSTRUCTION = "Give the whole program in one ```python block."
 
 
 def as_rows(dataset: Iterable[Source], shape: Shape | None = None, **options: object) -> list[Row]:
-    """Convert a dataset to rows.
+    """Convert a dataset to rows; `options` are those of the shape's own function.
 
     Args:
         shape: of the dataset; by default found from its columns.
-        options: those of the shape's own function.
 
     Raises:
         DatasetError: columns of none of the shapes.

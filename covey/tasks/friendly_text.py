@@ -36,18 +36,13 @@ class TextPrompt:
         return {"prompt": [{"role": "user", "content": content}], "task": "text", "topics": list(self.topics)}
 
 
-def text_prompts(count: int, *, seed: int = 0, split: Split = "train") -> list[TextPrompt]:
-    """Draw `count` different pairs of topics of one split.
+def text_rows(count: int, *, seed: int = 0, split: Split = "train") -> list[dict[str, object]]:
+    """Draw `count` rows of one split with `prompt`, `task` and `topics`, each with another pair of topics.
 
     Raises:
         DatasetError: an unknown split, or more pairs than there are.
     """
-    return draw_distinct(draw_prompt, count, f"text {seed}", split)
-
-
-def text_rows(count: int, *, seed: int = 0, split: Split = "train") -> list[dict[str, object]]:
-    """Draw rows with `prompt`, `task` and `topics`; see `text_prompts`."""
-    return [prompt.row() for prompt in text_prompts(count, seed=seed, split=split)]
+    return [prompt.row() for prompt in draw_distinct(draw_prompt, count, f"text {seed}", split)]
 
 
 def draw_prompt(rng: Random) -> TextPrompt:

@@ -56,7 +56,6 @@ def text_reward(reward_model: Callable[..., object]) -> Reward:
 
 def settings(seed: int = 0, steps: int = STEPS) -> dict[str, object]:
     """Return arguments of GRPOConfig, without `output_dir`."""
-    completions = sum(PROMPTS_PER_STEP.values()) * GROUP_SIZE
     return {
         "seed": seed,
         "max_steps": steps,
@@ -65,7 +64,7 @@ def settings(seed: int = 0, steps: int = STEPS) -> dict[str, object]:
         "warmup_steps": 5,
         "num_generations": GROUP_SIZE,
         "num_generations_eval": 1,
-        "per_device_train_batch_size": completions // 3,
+        "per_device_train_batch_size": sum(PROMPTS_PER_STEP.values()) * GROUP_SIZE // 3,
         "gradient_accumulation_steps": 3,
         "per_device_eval_batch_size": 100,
         "max_completion_length": 112,

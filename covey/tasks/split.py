@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from hashlib import blake2b
-from itertools import islice
 from random import Random
 from typing import Literal, Protocol, TypeVar
 
@@ -44,12 +43,12 @@ def draw_distinct(
         raise DatasetError(f"split is {split!r}. Expected 'train' or 'held_out'.")
     rng = Random(seed)
     found: dict[Hashable, P] = {}
+    in_vain = 0
     while len(found) < count:
-        for puzzle in islice(iter(lambda: draw(rng), None), patience):
-            if split_of(puzzle.key) == split and puzzle.key not in found:
-                found[puzzle.key] = puzzle
-                break
-        else:
+        puzzle, in_vain = draw(rng), in_vain + 1
+        if split_of(puzzle.key) == split and puzzle.key not in found:
+            found[puzzle.key], in_vain = puzzle, 0
+        if in_vain == patience:
             raise DatasetError(
                 f"Asked for {count} different puzzles of split {split!r}; {patience} draws after the "
                 f"{len(found)}th gave no new one. Ask for fewer, or for a harder level with more of them."

@@ -140,7 +140,11 @@ def load_policy(
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
     more_ends = as_dict(args.generation_kwargs).get("eos_token_id")
-    return tokenizer, policy, tuple(stop_ids(tokenizer, loading.generation_config(policy), more_ends))
+    return (
+        tokenizer,
+        policy,
+        tuple(stop_ids(tokenizer, getattr(policy, "generation_config", None), more_ends)),
+    )
 
 
 def as_dict(setting: Mapping[str, Any] | str | None) -> dict[str, Any]:

@@ -48,18 +48,17 @@ class Objective:
     """True: the estimate is weighed by the ratio, so that its gradient is that of the divergence."""
 
     def __call__(self, terms: LossTerms, entropy_coef: float = 0.0) -> tuple[Tensor, dict[str, Metric]]:
-        """Compute the share of one micro-batch in the loss of its optimizer step: a scalar, and metrics over its tokens.
-
-        Raises:
-            ConfigError: a loss of the user's own breaks the contract, see `token_losses`.
-        """
+        """Compute a micro-batch's share in the loss of its optimizer step, a scalar, and metrics; raise as `token_losses` does."""
         losses, metrics = token_losses(self.loss, terms)
         factor, factor_metrics = policy_factor(terms, self.correction, self.off_policy_threshold)
         total = losses if factor is None else losses * factor
-        metrics |= factor_metrics | gap_metrics(terms) | ratio_metrics(terms)
+        ratios = ratio(terms.logprobs, terms.old_logprobs)
+        metrics |= factor_metrics | gap_metrics(terms) | {"ratio/mean": terms.mean(ratios)}
+        metrics["ratio/bounded"] = terms.mean((terms.logprobs - terms.old_logprobs).abs() > BOUND)
         if terms.ref_logprobs is not None:
-            ratios = ratio(terms.logprobs, terms.old_logprobs) if self.unbiased_kl else None
-            total = total + self.beta * kl_loss(self.kl_estimator, terms.logprobs, terms.ref_logprobs, ratios)
+            weights = ratios if self.unbiased_kl else None
+            divergence = kl_loss(self.kl_estimator, terms.logprobs, terms.ref_logprobs, weights)
+            total = total + self.beta * divergence
             metrics["kl"] = terms.mean(k3(terms.logprobs, terms.ref_logprobs))
         if terms.entropy is not None:
             metrics["entropy"] = terms.mean(terms.entropy)
@@ -138,10 +137,3 @@ def policy_factor(
     if not factors:
         return None, metrics
     return torch.stack([f.to(terms.logprobs.dtype) for f in factors]).prod(0), metrics
-
-
-def ratio_metrics(terms: LossTerms) -> dict[str, Metric]:
-    """Return the mean ratio, and how often its bound acts."""
-    gaps = (terms.logprobs - terms.old_logprobs).detach()
-    bounded = terms.mean(gaps.abs() > BOUND)
-    return {"ratio/mean": terms.mean(ratio(terms.logprobs, terms.old_logprobs)), "ratio/bounded": bounded}

@@ -7,7 +7,7 @@ from covey.cli import main
 from covey.errors import LoadingError
 from covey.models import loading
 from covey.models.adapters import load_adapter
-from covey.models.loading import is_folder
+from covey.models.loading import is_absent
 from covey.rewards.neural.reward_model import load_reward_model
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, make, rows
@@ -29,7 +29,7 @@ def test_a_folder_that_is_not_there_is_no_name_on_a_hub(name):
 
 
 def test_names_on_a_hub_are_no_folders(tmp_path):
-    assert not is_folder("gpt2") and not is_folder("Qwen/Qwen2.5-0.5B-Instruct")
+    assert not is_absent("gpt2") and not is_absent("Qwen/Qwen2.5-0.5B-Instruct")
     (tmp_path / "weights").write_text("")
     with pytest.raises(LoadingError, match="it is a file"):
         loading.load_policy(str(tmp_path / "weights"))

@@ -21,7 +21,7 @@ SMALL = {
 def test_every_recipe_is_read_and_planned(path, tmp_path, monkeypatch):
     monkeypatch.chdir(FOLDER.parent)
     recipe = Recipe.load(path, [f"output_dir={tmp_path}", "bf16=false"])
-    found = {section.title: dict(section.rows) for section in sections(recipe, num_prompts=5000)}
+    found = {title: dict(rows) for title, rows in sections(recipe, num_prompts=5000).items()}
     assert int(found["Plan"]["optimizer steps in total"]) >= 40
     assert found["Rewards"] and found["Settings"]["num_generations"] == "8"
     assert recipe.config.num_generations == 8 and recipe.model_config.model_name_or_path

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import ConfigError
-from covey.recipes.reading import read_value, read_yaml
+from covey.recipes.reading import read_yaml
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from covey.recipes.reading import read_value, read_yaml
 )
 def test_scalars_are_read_by_the_core_schema(text, value):
     # Table "Tag Resolution" of yaml.org/spec/1.2.2, section 10.3.2.
-    found = read_value(text, "here").plain()
+    found = read_yaml(text, "here").plain()
     assert found == value and type(found) is type(value)
 
 

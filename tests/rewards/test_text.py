@@ -5,7 +5,7 @@ import pytest
 from covey.rewards.check.attacks import attacks
 from covey.rewards.rules.extract import texts_without_echo
 from covey.rewards.text import last_text_of, text_of, without_reasoning
-from covey.types import Completion, Group, Prompt, message_text
+from covey.types import Completion, Group, Prompt, message_text, prefill_of
 
 PARTS = [
     {"type": "text", "text": "4"},
@@ -54,17 +54,12 @@ def test_a_prefill_is_the_text_of_the_message_that_began_the_answer(content, tex
     prompt = Prompt([answer("Q", "user"), answer(content)], (1,))
     completion = Completion((1,), (-1.0,), "42", "stop")
     (said,) = Group(prompt, (completion,)).contents()
-    assert prompt.prefill == text == message_text(answer(content)) == last_text_of(prompt.content)
+    assert prefill_of(prompt.content) == text == message_text(answer(content)) == last_text_of(prompt.content)
     assert text_of(said) == text + "42"
 
 
 def test_a_prompt_that_nobody_began_to_answer_has_no_prefill():
-    assert (
-        Prompt("text", (1,)).prefill
-        == Prompt([], (1,)).prefill
-        == Prompt([answer("Q", "user")], (1,)).prefill
-        == ""
-    )
+    assert prefill_of("text") == prefill_of([]) == prefill_of([answer("Q", "user")]) == ""
 
 
 def test_the_end_of_a_prompt():

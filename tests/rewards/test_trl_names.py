@@ -121,8 +121,48 @@ def test_names_in_metrics_and_required_columns_are_trls():
     assert Reward(accuracy_reward, "a").missing_columns(["answer"]) == ["solution"]
     assert Reward(made["cosine_scaled_reward"], "c").missing_columns([]) == ["solution"]
     assert Reward(made["repetition_penalty_reward"], "r").missing_columns([]) == []
-    first = ["completions", "solution", "reasoning_delimiters"]
-    assert list(inspect.signature(reasoning_accuracy_reward).parameters)[:3] == first
+
+
+RIGHT = [["\\boxed{\\frac{1}{3}}"], [THIRD]]
+REASONED = [["<think>a</think> \\boxed{\\frac{1}{3}}"], [THIRD]]
+
+
+@pytest.mark.parametrize(
+    "function, arguments, values, result",
+    [
+        (accuracy_reward, "completions solution log_extra", [*RIGHT, print], [1.0]),
+        (
+            reasoning_accuracy_reward,
+            "completions solution reasoning_delimiters log_extra",
+            [*REASONED, ["</think>"], print],
+            [1.0],
+        ),
+        (think_format_reward, "completions", [["<think>a</think>b"]], [1.0]),
+        (get_soft_overlong_punishment, "max_completion_len soft_punish_cache", [100, 20], None),
+        (get_soft_overlong_punishment(100, 20), "completion_ids", [[[1] * 90]], [-0.5]),
+        (
+            get_cosine_scaled_reward,
+            "max_len min_value_wrong max_value_wrong min_value_correct max_value_correct",
+            [100, -1.0, -0.5, 0.5, 1.0],
+            None,
+        ),
+        (get_cosine_scaled_reward(100), "completions solution completion_ids", [*RIGHT, [[1] * 50]], [0.75]),
+        (get_repetition_penalty_reward, "ngram_size max_penalty", [2, -1.0], None),
+        (get_repetition_penalty_reward(2), "completion_ids", [[[5] * 5]], [-0.75]),
+    ],
+)
+def test_trls_arguments_work_by_position_and_by_name(function, arguments, values, result):
+    """As `trl.rewards` documents them; a trainer gives further columns by name."""
+    names = arguments.split()
+    parameters = list(inspect.signature(function).parameters.values())
+    assert [p.name for p in parameters[: len(names)]] == names
+    by_name = dict(zip(names, values, strict=True))
+    if result is None:
+        made = function(*values), function(**by_name)
+        assert made[0].__name__ == made[1].__name__ and callable(made[0])
+    else:
+        assert function(*values) == pytest.approx(result)
+        assert function(**by_name, prompts=["What is 1/3?"], trainer_state=None) == pytest.approx(result)
 
 
 def test_hostile_text_takes_linear_time():

@@ -272,9 +272,9 @@ def test_a_long_history_does_not_grow_and_keeps_its_ends():
     history = History()
     for step in range(1, 20_000):
         history.add(step, {"kl": float(step)})
-    values = history.metric("kl")
+    values = history.metrics.values("kl")
     assert values.size <= MAX_POINTS and values[-1] == 19_999 and values[0] < 10
-    assert list(history.metric("kl", 3)) == [19_997, 19_998, 19_999]
+    assert list(history.metrics.values("kl", 3)) == [19_997, 19_998, 19_999]
 
 
 def test_change_says_how_sure_it_is():

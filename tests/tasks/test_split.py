@@ -8,13 +8,13 @@ import pytest
 from covey.errors import DatasetError
 from covey.tasks.code import code_puzzles
 from covey.tasks.countdown import LEVELS, countdown_puzzles
-from covey.tasks.friendly_text import text_prompts
+from covey.tasks.friendly_text import draw_prompt
 from covey.tasks.split import HELD_OUT_SHARE, draw_distinct, split_of
 
 DRAW = {
     "countdown": lambda seed, split: countdown_puzzles(400, seed=seed, split=split),
     "code": lambda seed, split: code_puzzles(400, seed=seed, split=split),
-    "text": lambda seed, split: text_prompts(120, seed=seed, split=split),
+    "text": lambda seed, split: draw_distinct(draw_prompt, 120, f"text {seed}", split),
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from covey.cli.arguments import add_set
+from covey.cli.engines import engine_of
 from covey.errors import ConfigError, CoveyError, DatasetError, RewardError
 
 if TYPE_CHECKING:
@@ -41,26 +42,21 @@ BUNDLED = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "dataset",
         help="a recipe, a .jsonl, .json, .csv or .parquet file, a bundled generator, or a dataset's name",
     )
-    parser.add_argument(
-        "--reward", action="append", default=[], metavar="NAME", help="may be given several times"
-    )
-    parser.add_argument("--split", help="of a dataset given by name, or of a generator (train)")
-    parser.add_argument("--prompt", metavar="COLUMN", help="the column with the prompts (prompt)")
+    add("--reward", action="append", default=[], metavar="NAME", help="may be given several times")
+    add("--split", help="of a dataset given by name, or of a generator (train)")
+    add("--prompt", metavar="COLUMN", help="the column with the prompts (prompt)")
     add_set(parser)
-    parser.add_argument("--rows", type=int, default=64, help="rows to look at (64)")
-    parser.add_argument(
-        "--completions", metavar="FILE", help="JSON lines with `completion`, and `prompt` or `row`"
-    )
-    parser.add_argument("--model", metavar="FOLDER", help="sample the completions from this policy")
-    parser.add_argument("--group-size", type=int, default=4, help="completions per prompt, with --model (4)")
-    parser.add_argument(
-        "--max-tokens", type=int, default=256, help="tokens per completion, with --model (256)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add("--rows", type=int, default=64, help="rows to look at (64)")
+    add("--completions", metavar="FILE", help="JSON lines with `completion`, and `prompt` or `row`")
+    add("--model", metavar="FOLDER", help="sample the completions from this policy")
+    add("--group-size", type=int, default=4, help="completions per prompt, with --model (4)")
+    add("--max-tokens", type=int, default=256, help="tokens per completion, with --model (256)")
+    add("--json", action="store_true", help="print the report as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -132,16 +128,11 @@ def load_reward(name: str) -> object:
 def sampler(folder: str, max_tokens: int) -> Sampler:
     """Return a function that samples completions from a policy, as training would at temperature 1."""
     from covey.models import loading
-    from covey.sample.chat import decode_text, stop_ids
-    from covey.sample.native.engine import NativeEngine
     from covey.sample.prompts import PromptReader
     from covey.sample.sampling import Sampling
 
     policy, tokenizer = loading.load_policy(folder), loading.load_tokenizer(None, folder)
-    ending = stop_ids(tokenizer, loading.generation_config(policy))
-    not_text = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
-    engine = NativeEngine(lambda ids: decode_text(tokenizer, ids, not_text))
-    engine.load(policy)
+    engine, ending = engine_of(policy, tokenizer)
     reader = PromptReader(tokenizer)
 
     def sample(prompts: Sequence[PromptContent], group_size: int) -> list[list[PromptContent]]:

@@ -51,51 +51,32 @@ SETTINGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
-    )
-    parser.add_argument(
-        "dataset", metavar="DATASET", help="a recipe, a file, a generator, or a dataset's name"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter")
+    add("dataset", metavar="DATASET", help="a recipe, a file, a generator, or a dataset's name")
+    add(
         "--reward",
         action="append",
         default=[],
         metavar="NAME",
         help="a bundled one, or MODULE:NAME; several times",
     )
-    parser.add_argument("--against", metavar="OTHER", help="another model, or a file that -o wrote")
-    parser.add_argument(
-        "--split", help="of a dataset by name (default: test) or a generator (default: held_out)"
-    )
-    parser.add_argument("--prompt", metavar="COLUMN", help="the column with the prompts (default: prompt)")
-    parser.add_argument(
-        "--rows", type=int, metavar="N", help="rows to take (default: all; 200 of a generator)"
-    )
-    parser.add_argument(
-        "--samples", type=int, metavar="N", help="completions per prompt (default: 1, or the recipe's)"
-    )
-    parser.add_argument("--temperature", type=float, metavar="T", help="(default: 1, or the recipe's)")
-    parser.add_argument(
-        "--top-p", type=float, metavar="P", help="sample from the most probable tokens that hold P"
-    )
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
-    parser.add_argument("--greedy", action="store_true", help="take the most probable token each time")
-    parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="max_completion_length (default: 512, or the recipe's)"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="completions at a time (default: 64, or the recipe's)"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the samples (default: 42, or the recipe's)")
-    parser.add_argument(
-        "--dtype", metavar="NAME", help="of the weights: float32, bfloat16, ... (default: float32)"
-    )
+    add("--against", metavar="OTHER", help="another model, or a file that -o wrote")
+    add("--split", help="of a dataset by name (default: test) or a generator (default: held_out)")
+    add("--prompt", metavar="COLUMN", help="the column with the prompts (default: prompt)")
+    add("--rows", type=int, metavar="N", help="rows to take (default: all; 200 of a generator)")
+    add("--samples", type=int, metavar="N", help="completions per prompt (default: 1, or the recipe's)")
+    add("--temperature", type=float, metavar="T", help="(default: 1, or the recipe's)")
+    add("--top-p", type=float, metavar="P", help="sample from the most probable tokens that hold P")
+    add("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
+    add("--greedy", action="store_true", help="take the most probable token each time")
+    add("--max-tokens", type=int, metavar="N", help="max_completion_length (default: 512, or the recipe's)")
+    add("--batch-size", type=int, metavar="N", help="completions at a time (default: 64, or the recipe's)")
+    add("--seed", type=int, metavar="N", help="of the samples (default: 42, or the recipe's)")
+    add("--dtype", metavar="NAME", help="of the weights: float32, bfloat16, ... (default: float32)")
     add_set(parser)
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write everything as JSON, completions included"
-    )
+    add("--json", action="store_true", help="print the numbers as JSON")
+    add("-o", "--output", metavar="FILE", help="write everything as JSON, completions included")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +89,10 @@ def run(args: argparse.Namespace) -> int:
         changes = compared(other, scores)
     if is_main_process():
         if args.output:  # everything, completions included: `read_scores` reads it
-            sets = {name: {**vars(part), "rows": row_dicts(part)} for name, part in scores.items()}
+            sets = {
+                name: {**vars(part), "rows": [asdict(row) for row in part.rows()]}
+                for name, part in scores.items()
+            }
             text = json.dumps({"model": args.model, "sets": sets}, indent=1)
             Path(args.output).write_text(text, encoding="utf-8")
         if args.json:
@@ -218,7 +202,11 @@ def as_json(
 ) -> dict[str, object]:
     """Return the numbers, without the completions."""
     sets = {
-        name: {"prompts": len(part.prompts), "rows": row_dicts(part), "metrics": part.metrics}
+        name: {
+            "prompts": len(part.prompts),
+            "rows": [asdict(row) for row in part.rows()],
+            "metrics": part.metrics,
+        }
         for name, part in scores.items()
     }
     if not changes:
@@ -228,11 +216,6 @@ def as_json(
         for name, part in changes.items()
     }
     return {"model": model, "sets": sets, "changes": tests}
-
-
-def row_dicts(scores: EvalScores) -> list[dict[str, object]]:
-    """Return means, intervals and pass@k as JSON holds them."""
-    return [asdict(row) for row in scores.rows()]
 
 
 def print_tables(

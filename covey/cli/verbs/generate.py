@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from covey.cli.engines import engine_of
 from covey.cli.prompt_files import Row, as_chats, read_rows
 from covey.errors import ConfigError
 
@@ -49,53 +50,42 @@ CHUNK = 2048
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter"
-    )
-    parser.add_argument("prompts", nargs="?", metavar="PROMPTS", help="a file, or - for standard input")
-    parser.add_argument(
-        "-p", "--prompt", action="append", default=[], metavar="TEXT", help="a prompt; several times"
-    )
-    parser.add_argument("--chat", action="store_true", help="take text prompts as what a user says")
-    parser.add_argument("--system", metavar="TEXT", help="a system message before each chat")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter")
+    add("prompts", nargs="?", metavar="PROMPTS", help="a file, or - for standard input")
+    add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="a prompt; several times")
+    add("--chat", action="store_true", help="take text prompts as what a user says")
+    add("--system", metavar="TEXT", help="a system message before each chat")
     number: Any = {"type": int, "metavar": "N"}
     share: Any = {"type": float, "metavar": "P"}
-    parser.add_argument("-n", "--samples", default=1, help="completions per prompt (default: 1)", **number)
-    parser.add_argument("--max-tokens", default=256, help="tokens per completion (default: 256)", **number)
-    parser.add_argument("--min-tokens", default=0, help="no end before so many tokens", **number)
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="(default: 1)")
-    parser.add_argument(
-        "--top-p", default=1.0, help="the most probable tokens that hold P (default: 1, all)", **share
-    )
-    parser.add_argument("--top-k", default=0, help="the N most probable tokens (default: 0, all)", **number)
-    parser.add_argument(
-        "--min-p", default=0.0, help="tokens P times as probable as the best (default: 0, all)", **share
-    )
-    parser.add_argument(
+    add("-n", "--samples", default=1, help="completions per prompt (default: 1)", **number)
+    add("--max-tokens", default=256, help="tokens per completion (default: 256)", **number)
+    add("--min-tokens", default=0, help="no end before so many tokens", **number)
+    add("--temperature", type=float, default=1.0, metavar="T", help="(default: 1)")
+    add("--top-p", default=1.0, help="the most probable tokens that hold P (default: 1, all)", **share)
+    add("--top-k", default=0, help="the N most probable tokens (default: 0, all)", **number)
+    add("--min-p", default=0.0, help="tokens P times as probable as the best (default: 0, all)", **share)
+    add(
         "--repetition-penalty",
         type=float,
         default=1.0,
         metavar="X",
         help="above 1: fewer repeats (default: 1)",
     )
-    parser.add_argument("--greedy", action="store_true", help="take the most probable token each time")
-    parser.add_argument(
+    add("--greedy", action="store_true", help="take the most probable token each time")
+    add(
         "--stop",
         action="append",
         default=[],
         metavar="TEXT",
         help="a text that ends a completion; several times",
     )
-    parser.add_argument("--seed", default=42, help="(default: 42)", **number)
-    parser.add_argument("--dtype", default="auto", metavar="NAME", help="of the weights (auto: as saved)")
-    parser.add_argument(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)"
-    )
-    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
-    parser.add_argument(
-        "--logprobs", action="store_true", help="write token ids and their log-probabilities too"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write there instead of standard output")
+    add("--seed", default=42, help="(default: 42)", **number)
+    add("--dtype", default="auto", metavar="NAME", help="of the weights (auto: as saved)")
+    add("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
+    add("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    add("--logprobs", action="store_true", help="write token ids and their log-probabilities too")
+    add("-o", "--output", metavar="FILE", help="write there instead of standard output")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,20 +123,15 @@ class Source:
 
     def __init__(self, args: argparse.Namespace) -> None:
         from covey.models import loading
-        from covey.sample.chat import decode_text, stop_ids
-        from covey.sample.native.engine import NativeEngine
 
         trust = args.trust_remote_code
         self.policy: Any = loading.load_policy(args.model, {"dtype": args.dtype}, trust_remote_code=trust)
         loading.check_causal(self.policy)
         self.policy.to(device_of(args.device))
         self.tokenizer = loading.load_tokenizer(None, args.model, trust)
-        ending = stop_ids(self.tokenizer, loading.generation_config(self.policy))
+        self.engine, ending = engine_of(self.policy, self.tokenizer)
         padding = self.tokenizer.pad_token_id
-        not_text = frozenset(i for i in (*ending, padding) if i is not None)
         self.settings = settings(args, ending, None if padding in ending else padding)
-        self.engine = NativeEngine(lambda ids: decode_text(self.tokenizer, ids, not_text))
-        self.engine.load(self.policy)
 
     def read(self, rows: Sequence[Row]) -> list[Prompt]:
         """Return the prompts with their token ids.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
+
+from covey.errors import ConfigError
 
 EXAMPLES = """
 examples:
@@ -42,10 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        print(
-            f"covey merge: {out} is there already. Name a folder that is not, or empty it.", file=sys.stderr
-        )
-        return 2
+        raise ConfigError(f"{out} is there already. Name a folder that is not, or empty it.")
     dtype = loading.resolved_dtype(args.dtype)
     base_kwargs = {"trust_remote_code": True} if args.trust_remote_code else {}
     policy: Any = adapters.load_adapter(args.adapter, args.base, base_kwargs)

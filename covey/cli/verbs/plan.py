@@ -9,7 +9,6 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,18 +43,6 @@ Exit status: 0 the recipe can be run, 2 it cannot; the message names the line.
 MEASURED_STEPS = 3
 
 
-@dataclass(frozen=True)
-class PlanSection:
-    """A part of the plan as it is printed: a title, and a label and a value per line."""
-
-    title: str
-    rows: Rows
-
-    def __str__(self) -> str:
-        width = max((len(label) for label, _ in self.rows), default=0)
-        return "\n".join([self.title, *(f"  {label:<{width}}  {value}" for label, value in self.rows)])
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_recipe(parser)
@@ -86,9 +73,13 @@ def run(args: argparse.Namespace) -> int:
     recipe = Recipe.load(args.recipe, args.set)
     found = sections(recipe, args.rows, args.processes, args.measure, args.against)
     if args.json:
-        print(json.dumps({s.title.lower(): dict(s.rows) for s in found}, indent=2))
-    else:
-        print("\n\n".join(map(str, found)))
+        print(json.dumps({title.lower(): dict(rows) for title, rows in found.items()}, indent=2))
+        return 0
+    parts = []
+    for title, rows in found.items():
+        width = max((len(label) for label, _ in rows), default=0)
+        parts.append("\n".join([title, *(f"  {label:<{width}}  {value}" for label, value in rows)]))
+    print("\n\n".join(parts))
     return 0
 
 
@@ -98,8 +89,8 @@ def sections(
     ranks: int | None = None,
     steps: int | None = None,
     run: str | None = None,
-) -> list[PlanSection]:
-    """Return everything that is shown, in order.
+) -> dict[str, Rows]:
+    """Return everything that is shown, by title: a label and a value per line.
 
     Args:
         num_prompts: rows to reckon with, without loading data.
@@ -111,26 +102,23 @@ def sections(
 
     rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
     plan = recipe.plan(num_prompts, ranks)
-    found = [
-        PlanSection("Plan", plan.table()),
-        PlanSection("Data", data_rows(recipe, plan, num_prompts)),
-        PlanSection("Rewards", reward_rows(recipe, rewards)),
-        PlanSection("Settings", setting_rows(recipe)),
-        PlanSection("Memory", memory_rows(recipe, plan, loads_data=num_prompts is None)),
-    ]
+    settings = {**recipe.model_settings, **recipe.settings, "output_dir": recipe.config.output_dir}
+    found = {
+        "Plan": plan.table(),
+        "Data": data_rows(recipe, plan, num_prompts),
+        "Rewards": reward_rows(recipe, rewards),
+        "Settings": [(name, str(value)) for name, value in settings.items()],
+        "Memory": memory_rows(recipe, plan, loads_data=num_prompts is None),
+    }
     timing = None
     if steps is not None:
         from covey.forecast.step_time import measure
 
         with recipe.located():
             timing = measure(recipe, plan, steps)
-        found.append(PlanSection("Time", time_rows(timing, plan)))
+        found["Time"] = time_rows(timing, plan)
     if run is not None:
-        found.append(
-            PlanSection(
-                "What came of it", outcome_rows(recipe, plan, run, timing, loads_data=num_prompts is None)
-            )
-        )
+        found["What came of it"] = outcome_rows(recipe, plan, run, timing, num_prompts is None)
     return found
 
 
@@ -172,11 +160,7 @@ def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
 
 
 def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
-    """Return a reward's weight, where it applies, and after which gates, in words.
-
-    Args:
-        fixed_weight: from `reward_weights`; None: the reward's own weight holds.
-    """
+    """Return a reward's weight, or that of `reward_weights`, where it applies and after which gates, in words."""
     weight = options.weight if fixed_weight is None else fixed_weight
     if isinstance(weight, Mapping):
         by_task = ", ".join(f"{task} {weight_range(part)}" for task, part in weight.items())
@@ -199,9 +183,3 @@ def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
 def weight_range(weight: float | Schedule) -> str:
     """Return a weight in words: a schedule by its first and its last value."""
     return f"{weight(0.0):g} → {weight(1.0):g}" if callable(weight) else f"{weight:g}"
-
-
-def setting_rows(recipe: Recipe) -> Rows:
-    """Return the settings of model and training that the recipe has."""
-    settings = {**recipe.model_settings, **recipe.settings, "output_dir": recipe.config.output_dir}
-    return [(name, str(value)) for name, value in settings.items()]

@@ -63,11 +63,9 @@ def run(args: argparse.Namespace) -> int:
     print(INTRO.format(millions=trainer.num_weights / 1e6, count=max(map(len, sets.values()))))
     print("Before: " + (before := accuracy_line(trainer)) + "\n")
     trainer.train()
-    after = accuracy_line(trainer)
-    model = Path(args.out) / "model"
+    after, model = accuracy_line(trainer), Path(args.out) / "model"
     trainer.save_model(str(model))
-    print(f"\nBefore: {before}\nAfter:  {after}")
-    print(f"{time.perf_counter() - start:.0f} seconds in all.\n")
+    print(f"\nBefore: {before}\nAfter:  {after}\n{time.perf_counter() - start:.0f} seconds in all.\n")
     print(NEXT.format(run=args.out, model=model))
     return 0
 
@@ -82,13 +80,10 @@ def make_trainer(out: str, seed: int = 0, steps: int | None = None, **changes: o
 
     steps = steps or quickstart_run.STEPS
     settings: dict[str, Any] = {**quickstart_run.settings(seed, steps), "display": "live", **changes}
-    rewards = [
-        *quickstart_run.RULES,
-        quickstart_run.text_reward(load_reward_model(str(quickstart_run.REWARD_MODEL))),
-    ]
+    reward_model = load_reward_model(str(quickstart_run.REWARD_MODEL))
     return GRPOTrainer(
         str(quickstart_run.POLICY),
-        rewards,
+        [*quickstart_run.RULES, quickstart_run.text_reward(reward_model)],
         GRPOConfig(output_dir=out, **settings),
         Dataset.from_list(quickstart_run.train_rows(seed, steps)),
         {name: Dataset.from_list(rows) for name, rows in quickstart_run.held_out_rows().items()},

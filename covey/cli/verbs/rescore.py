@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from covey.errors import ConfigError, CoveyError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from covey.runs.what_if import Rescored, WhatIf
 
 EXAMPLES = """
@@ -28,34 +30,31 @@ Exit status: 0 done, 2 wrong input.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("run", metavar="RUN", help="output directory of a run, or its record folder")
-    parser.add_argument(
-        "--weight", action="append", default=[], metavar="NAME=W", help="another weight of a reward"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("run", metavar="RUN", help="output directory of a run, or its record folder")
+    add("--weight", action="append", default=[], metavar="NAME=W", help="another weight of a reward")
+    add(
         "--reward",
         action="append",
         default=[],
         metavar="NAME=MODULE:FUNCTION",
         help="a function instead of a reward",
     )
-    parser.add_argument("--aggregation", metavar="NAME", help="sum_then_normalize or normalize_then_sum")
-    parser.add_argument("--scale-rewards", metavar="NAME", help="group, batch or none")
-    parser.add_argument("--estimator", metavar="NAME", help="grpo, rloo, leave_one_out, maxrl, opo, …")
-    parser.add_argument("--loss-type", metavar="NAME", help="grpo, dr_grpo, dapo, bnpo, prompt_mean, …")
-    parser.add_argument(
+    add("--aggregation", metavar="NAME", help="sum_then_normalize or normalize_then_sum")
+    add("--scale-rewards", metavar="NAME", help="group, batch or none")
+    add("--estimator", metavar="NAME", help="grpo, rloo, leave_one_out, maxrl, opo, …")
+    add("--loss-type", metavar="NAME", help="grpo, dr_grpo, dapo, bnpo, prompt_mean, …")
+    add(
         "--mask-truncated",
         action=argparse.BooleanOptionalAction,
         default=None,
         help="leave out what was cut off",
     )
-    parser.add_argument("--drop-without-spread", action="store_true", help="leave out groups without spread")
-    parser.add_argument("--steps", metavar="FROM:TO", help="only these steps, both ends included")
-    parser.add_argument(
-        "--show", type=int, default=10, metavar="N", help="how many samples to show (default: 10)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write every completion as .csv or .parquet")
+    add("--drop-without-spread", action="store_true", help="leave out groups without spread")
+    add("--steps", metavar="FROM:TO", help="only these steps, both ends included")
+    add("--show", type=int, default=10, metavar="N", help="how many samples to show (default: 10)")
+    add("--json", action="store_true", help="print the summary as JSON")
+    add("-o", "--output", metavar="FILE", help="write every completion as .csv or .parquet")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -138,42 +137,34 @@ def print_result(result: Rescored, show: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    found = result.summary()
-    table = Table.grid(padding=(0, 2))
-    table.add_row("completions", f"{found['completions']:,.0f}")
-    table.add_row("advantage changes its sign", f"{found['flips']:,.0f} ({found['flip_share']:.1%})")
-    table.add_row("begins to count", f"{found['starts_to_count']:,.0f}")
-    table.add_row("no longer counts", f"{found['stops_to_count']:,.0f}")
-    signal = f"{found['signal_share_before']:.1%} → {found['signal_share_after']:.1%}"
-    table.add_row("groups with signal", signal)
-    loss = f"{found['loss_before']:.4g} → {found['loss_after']:.4g}"
-    table.add_row("loss at the first pass, mean", loss)
-    table.add_row("correlation of advantages", f"{found['correlation']:.3f}")
+    console, table, found = Console(highlight=False), Table.grid(padding=(0, 2)), result.summary()
+    add = table.add_row
+    add("completions", f"{found['completions']:,.0f}")
+    add("advantage changes its sign", f"{found['flips']:,.0f} ({found['flip_share']:.1%})")
+    add("begins to count", f"{found['starts_to_count']:,.0f}")
+    add("no longer counts", f"{found['stops_to_count']:,.0f}")
+    add("groups with signal", f"{found['signal_share_before']:.1%} → {found['signal_share_after']:.1%}")
+    add("loss at the first pass, mean", f"{found['loss_before']:.4g} → {found['loss_after']:.4g}")
+    add("correlation of advantages", f"{found['correlation']:.3f}")
     if found["skipped"]:
-        table.add_row("left out, texts not recorded", f"{found['skipped']:,.0f}")
+        add("left out, texts not recorded", f"{found['skipped']:,.0f}")
     console.print(table)
-    rows = strongest_flips(result, show)
-    if not rows:
-        return
-    flips = Table("step", "group", "completion", "total", "advantage", box=None, padding=(0, 2, 0, 0))
-    for row in rows:
-        flips.add_row(*row)
-    console.print("\nStrongest changes of sign", style="bold")
-    console.print(flips)
+    if (flips := flips_table(result, show)).row_count:
+        console.print("\nStrongest changes of sign", style="bold")
+        console.print(flips)
 
 
-def strongest_flips(result: Rescored, show: int) -> list[Sequence[str]]:
-    """Return a row of the table for each sample whose advantage changes its sign, the largest change first."""
+def flips_table(result: Rescored, show: int) -> Table:
+    """Return a row for each sample whose advantage changes its sign, the largest change first, `show` at most."""
     import numpy as np
+    from rich.table import Table
 
     a, b = result.before, result.after
     rows = np.flatnonzero(result.flips)
-    order = rows[np.argsort(-np.abs(a.advantages[rows] - b.advantages[rows]), kind="stable")][:show]
-    return [
-        (
+    table = Table("step", "group", "completion", "total", "advantage", box=None, padding=(0, 2, 0, 0))
+    for i in rows[np.argsort(-np.abs(a.advantages[rows] - b.advantages[rows]), kind="stable")][:show]:
+        table.add_row(
             str(result.keys["step"][i]), str(result.keys["group"][i] + 1), f"#{result.keys['index'][i] + 1}",
             f"{a.totals[i]:.3f} → {b.totals[i]:.3f}", f"{a.advantages[i]:+.2f} → {b.advantages[i]:+.2f}",
-        )
-        for i in order
-    ]  # fmt: skip
+        )  # fmt: skip
+    return table

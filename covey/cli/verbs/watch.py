@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import webbrowser
+
+from covey.errors import ConfigError, DatasetError
 
 EXAMPLES = """
 examples:
@@ -35,18 +37,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         server = ReportServer(args.runs, args.port)
     except (FileNotFoundError, ValueError) as error:
-        print(f"covey watch: {error}", file=sys.stderr)
-        return 2
+        raise DatasetError(str(error)) from error
     except OSError as error:
-        print(
-            f"covey watch: port {args.port} cannot be used: {error}. Choose another with --port.",
-            file=sys.stderr,
-        )
-        return 2
+        raise ConfigError(f"port {args.port} cannot be used: {error}. Choose another with --port.") from error
     print(f"{server.url}  (Ctrl-C stops)", flush=True)
     if args.open:
-        import webbrowser
-
         webbrowser.open(server.url)
     try:
         server.serve_forever()

@@ -36,7 +36,7 @@ RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 class OpenAIClient:
-    """Asks `base_url`/chat/completions.
+    """Client that asks `base_url`/chat/completions.
 
     A call that is cancelled, or takes longer than `timeout`, closes its connection at once.
 
@@ -69,23 +69,15 @@ class OpenAIClient:
         backoff: float = 1.0,
         **parameters: object,
     ) -> None:
-        self.url = base_url.rstrip("/") + "/chat/completions"
-        self.model = model
+        self.url, self.model = base_url.rstrip("/") + "/chat/completions", model
         self.api_key_env = api_key_env
-        self.max_concurrency = max_concurrency
-        self.requests_per_minute = requests_per_minute
-        self.timeout = timeout
-        self.max_retries = max_retries
-        self.backoff = backoff
+        self.max_concurrency, self.requests_per_minute = max_concurrency, requests_per_minute
+        self.timeout, self.max_retries, self.backoff = timeout, max_retries, backoff
         self.parameters = {"temperature": 0.0, **parameters}
         self._start()
 
     async def complete(self, messages: Sequence[Message]) -> str:
-        """Return the text of the first choice.
-
-        Raises:
-            ClientError: there is no answer, also after retries.
-        """
+        """Return the text of the first choice; raise `ClientError` where there is none, also after retries."""
         connection, slots = self._of_this_loop()
         async with slots:
             for attempt in range(self.max_retries + 1):

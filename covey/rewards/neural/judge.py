@@ -26,7 +26,7 @@ MAX_VERDICTS = 50
 
 
 class Judge:
-    """Scores each completion in [0, 1] by asking a model the rubric's questions.
+    """Reward in [0, 1] of each completion, by asking a model the rubric's questions.
 
     Args:
         client: connection to the model that judges, for example `OpenAIClient("http://localhost:8000/v1", "my-judge")`.

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
-"""How several labels become one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
+"""Way from several labels to one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
 
 Ids = tuple[int, ...]
 
 
 class RewardModel:
-    """Scores prompt and completion together with a sequence-classification model.
+    """Reward that scores prompt and completion together with a sequence-classification model.
 
     Args:
         model: a module whose output has `logits` of shape `[texts, labels]`. Scored in eval mode, in its own dtype
@@ -76,8 +76,8 @@ class RewardModel:
         self.tokenizer = tokenizer
         config = getattr(model, "config", None)
         path = getattr(config, "_name_or_path", "") or getattr(model, "name_or_path", "")
-        own_name = _last_part(path) if isinstance(path, str) and path else type(model).__name__
-        self.__name__ = name or own_name
+        own_name = os.path.basename(os.path.normpath(path)) if isinstance(path, str) and path else ""
+        self.__name__ = name or own_name or type(model).__name__
         self.reduce = reduce
         self.max_tokens_per_batch = max_tokens_per_batch
         positions = getattr(config, "max_position_embeddings", None)
@@ -109,10 +109,8 @@ class RewardModel:
             log_metric(f"reward_models/{self.__name__}/tokens", sum(map(len, fitted)) / len(inputs))
         blank = Failure("there is no text to score")
         long = Failure(f"the text is longer than the {self.max_length} tokens that {self.__name__} takes")
-        return [
-            scores[after] if after else long if before else blank
-            for after, before in zip(fitted, inputs, strict=True)
-        ]
+        pairs = zip(fitted, inputs, strict=True)
+        return [scores[after] if after else long if before else blank for after, before in pairs]
 
     def encode(self, prompt: PromptContent, completion: PromptContent) -> Ids:
         """Return the token ids of prompt and completion together.
@@ -124,7 +122,7 @@ class RewardModel:
             completion = without_reasoning(completion)
         if isinstance(prompt, str) and isinstance(completion, str):
             return self._tokens(prompt + completion)
-        return self._rendered(_joined(_messages(prompt, "user"), _messages(completion, "assistant")))
+        return self._tokens(_joined(_messages(prompt, "user"), _messages(completion, "assistant")))
 
     def score(self, texts: set[Ids]) -> dict[Ids, float]:
         """Return the scores of different inputs, computed in forwards of at most `max_tokens_per_batch` padded tokens each."""
@@ -185,22 +183,24 @@ class RewardModel:
         before = _messages(prompt, "user")
         if before and before[-1].get("role") == "assistant":
             before = before[:-1]
-        return len(self._rendered(before)) if before else 0
+        return len(self._tokens(before)) if before else 0
 
-    def _rendered(self, messages: list[Message]) -> Ids:
-        if not getattr(self.tokenizer, "chat_template", None):
+    def _tokens(self, content: str | list[Message], special: bool = True) -> Ids:
+        """Return the ids of a text, or of messages by the chat template; BOS stands once at most.
+
+        A rendered text may hold one already when the tokenizer adds its own.
+        """
+        encoded: Any
+        if isinstance(content, str):
+            encoded = self.tokenizer(content, add_special_tokens=special)
+        elif getattr(self.tokenizer, "chat_template", None):
+            encoded = self.tokenizer.apply_chat_template(content, tokenize=True, return_dict=True)
+        else:
             raise RewardError(
                 f"Reward model {self.__name__!r} got chat messages, and its tokenizer has no chat template. Give a "
                 "tokenizer with the template that the reward model was trained with, or use text prompts."
             )
-        rendered: Any = self.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
-        return self._one_bos(tuple(rendered["input_ids"]))
-
-    def _tokens(self, text: str, special: bool = True) -> Ids:
-        return self._one_bos(tuple(self.tokenizer(text, add_special_tokens=special)["input_ids"]))
-
-    def _one_bos(self, ids: Ids) -> Ids:
-        """Drop a second BOS: the text may hold one already when the tokenizer adds its own."""
+        ids: Ids = tuple(encoded["input_ids"])
         bos = getattr(self.tokenizer, "bos_token_id", None)
         while bos is not None and ids[:2] == (bos, bos):
             ids = ids[1:]
@@ -260,7 +260,7 @@ def load_reward_model(
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
         except (OSError, ValueError) as error:
             raise not_loaded("tokenizer of the reward model", name_or_path, error) from error
-    own.setdefault("name", _last_part(name_or_path))
+    own.setdefault("name", os.path.basename(os.path.normpath(name_or_path)))
     return RewardModel(model, tokenizer, **own)
 
 
@@ -319,7 +319,3 @@ def _joined(prompt: list[Message], completion: list[Message]) -> list[Message]:
     if not message_text(first).startswith(begun):
         first = {**first, "content": begun + message_text(first)}
     return [*prompt[:-1], first, *completion[1:]]
-
-
-def _last_part(path: str) -> str:
-    return os.path.basename(os.path.normpath(path))

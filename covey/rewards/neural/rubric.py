@@ -21,29 +21,26 @@ class Criterion:
     choices: tuple[str, ...] = ("no", "yes")
     weight: float = 1.0
 
-    def worth(self, choice: str) -> float:
-        """Return the position of a choice between the worst, 0, and the best, 1."""
-        return self.choices.index(choice) / (len(self.choices) - 1)
-
 
 @dataclass(frozen=True)
 class Rubric:
-    """Criteria, and the instructions that come before them."""
+    """Criteria, and the instructions that come before them. As a TOML file:
+
+    instructions = "You judge the answers of a physics tutor."
+
+    [[criteria]]
+    name = "correct"
+    question = "Is the final answer right?"
+    choices = ["no", "partly", "yes"]
+    weight = 2
+    """
 
     criteria: tuple[Criterion, ...]
     instructions: str = "You judge answers."
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, object]) -> Rubric:
-        """Read a rubric from a TOML or JSON file, or from the content of such a file:
-
-            instructions = "You judge the answers of a physics tutor."
-
-            [[criteria]]
-            name = "correct"
-            question = "Is the final answer right?"
-            choices = ["no", "partly", "yes"]
-            weight = 2
+        """Read a rubric from a TOML or JSON file, or from the content of such a file.
 
         Raises:
             RewardError: it cannot be read, or is no rubric.
@@ -61,13 +58,16 @@ class Rubric:
         return rubric
 
     def score(self, verdict: Mapping[str, object]) -> float | None:
-        """Return the weighted mean of a verdict, in [0, 1]; None where it does not answer every question with a choice."""
+        """Return the weighted mean of a verdict, in [0, 1]; None where it does not answer every question with a choice.
+
+        A choice counts by its place between the worst, 0, and the best, 1.
+        """
         total = 0.0
         for criterion in self.criteria:
             choice = verdict.get(criterion.name)
             if not isinstance(choice, str) or choice not in criterion.choices:
                 return None
-            total += criterion.weight * criterion.worth(choice)
+            total += criterion.weight * (criterion.choices.index(choice) / (len(criterion.choices) - 1))
         return total / sum(criterion.weight for criterion in self.criteria)
 
     def _check(self) -> None:

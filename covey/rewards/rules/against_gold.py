@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
 from covey.errors import RewardError
-from covey.rewards.rules.extract import Source, answers, check_sources
+from covey.rewards.rules.extract import Source, check_sources, extract, texts_without_echo
 from covey.types import PromptContent
 
 USUAL_NAMES = ("target", "answer", "solution")
@@ -14,7 +14,7 @@ USUAL_NAMES = ("target", "answer", "solution")
 
 
 class AgainstGold(ABC):
-    """Finds the golds and the answers of the completions; a subclass compares them.
+    """Reward that finds the golds and the answers of the completions; a subclass compares them.
 
     A gold that cannot be read is not applicable (None) and counted in `golds/unreadable_share`.
 
@@ -33,7 +33,10 @@ class AgainstGold(ABC):
 
     def missing_columns(self, columns: Iterable[str]) -> list[str]:
         """Return the text for an error where the gold's column is not there; empty where it is."""
-        return missing_gold(self.gold, columns)
+        present = set(columns)
+        if self.gold is not None:
+            return [] if self.gold in present else [repr(self.gold)]
+        return [] if present & set(USUAL_NAMES) else [" or ".join(map(repr, USUAL_NAMES))]
 
     def __call__(
         self,
@@ -42,15 +45,14 @@ class AgainstGold(ABC):
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Sequence[object],
     ) -> list[float | None]:
-        missing = self.missing_columns(columns)
-        if missing:
+        if missing := self.missing_columns(columns):
             raise RewardError(
                 f"Reward {self.__name__!r} needs a column with the right answers, {missing[0]}; the batch has "
                 f"{', '.join(sorted(columns)) or 'no columns'}. Rename the column, or name it: gold='...'."
             )
-        column = self.gold if self.gold is not None else next(name for name in USUAL_NAMES if name in columns)
-        golds = list(columns[column])
-        scores = self.scores(golds, answers(completions, prompts, self.sources))
+        golds = list(next(columns[name] for name in (self.gold, *USUAL_NAMES) if name in columns))
+        found = [extract(text, self.sources) for text in texts_without_echo(completions, prompts)]
+        scores = self.scores(golds, found)
         # A run whose golds cannot be read trains on nothing, so it has to be seen.
         unreadable = [score is None for gold, score in zip(golds, scores, strict=True) if gold is not None]
         if log_metric is not None and unreadable:
@@ -65,11 +67,3 @@ class AgainstGold(ABC):
             golds: right answers as the column holds them.
             found: answers of the completions; None where there is none.
         """
-
-
-def missing_gold(name: str | None, columns: Iterable[str]) -> list[str]:
-    """Return the text for an error where the gold's column is not there; empty where it is."""
-    present = set(columns)
-    if name is not None:
-        return [] if name in present else [repr(name)]
-    return [] if present & set(USUAL_NAMES) else [" or ".join(map(repr, USUAL_NAMES))]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 MAX_CHARACTERS = 512
@@ -82,43 +82,33 @@ def parse_expression(text: str, operators: str = "+-*/") -> Expression:
         raise ExpressionError(f"longer than {MAX_CHARACTERS} characters")
     tokens, place = [], 0
     while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None:
+        if (match := _TOKEN.match(text, place)) is None:
             raise ExpressionError(f"unexpected {text[place]!r}")
         tokens.append(match[1])
         place = match.end()
-    parser = _Parser(tokens, operators)
+    parser = _Parser(["", *reversed(tokens)], operators)
     parser.read(depth=0)
-    if parser.next:
-        raise ExpressionError(f"{parser.next!r} follows a complete expression")
+    if parser.tokens[-1]:
+        raise ExpressionError(f"{parser.tokens[-1]!r} follows a complete expression")
     return Expression(tuple(parser.postfix))
 
 
+@dataclass
 class _Parser:
     """Recursive descent over tokens; appends to `postfix` as it reads."""
 
-    def __init__(self, tokens: list[str], operators: str) -> None:
-        self.tokens = [*tokens, ""]  # an empty token marks the end
-        self.operators = operators
-        self.place = 0
-        self.postfix: list[int | str] = []
-
-    @property
-    def next(self) -> str:
-        return self.tokens[self.place]
-
-    def take(self) -> str:
-        token = self.tokens[self.place]
-        self.place += bool(token)
-        return token
+    tokens: list[str]
+    """Tokens that are not read yet, the next one last. An empty one marks the end; to read it is always an error."""
+    operators: str
+    postfix: list[int | str] = field(default_factory=list)
 
     def read(self, depth: int, level: int = 0) -> None:
         """Read a sum at level 0, a product at level 1, an operand at level 2."""
         if level == len(_LEVELS):
             return self.operand(depth)
         self.read(depth, level + 1)
-        while self.next and self.next in _LEVELS[level]:
-            sign = self.take()
+        while self.tokens[-1] and self.tokens[-1] in _LEVELS[level]:
+            sign = self.tokens.pop()
             if sign not in self.operators:
                 raise ExpressionError(f"{sign!r} is not allowed")
             self.read(depth, level + 1)
@@ -127,13 +117,13 @@ class _Parser:
     def operand(self, depth: int) -> None:
         if depth >= MAX_DEPTH:
             raise ExpressionError(f"nested deeper than {MAX_DEPTH}")
-        token = self.take()
+        token = self.tokens.pop()
         is_negative = token == "-"
         if is_negative:
-            token = self.take()
+            token = self.tokens.pop()
         if token == "(":
             self.read(depth + 1)
-            if self.take() != ")":
+            if self.tokens.pop() != ")":
                 raise ExpressionError("a parenthesis is not closed")
         elif token.isalnum():
             self.postfix.append(int(token) if token.isdigit() else token)

@@ -48,7 +48,7 @@ def code_reward_func(
 def check_syntax(code: str) -> Syntax:
     """Read a program without running it.
 
-    `empty`: it does nothing. `forbidden`: it names something from `FORBIDDEN_NAMES`, a double underscore, or a module
+    `empty`: it has only `pass`, and texts and numbers that stand alone. `forbidden`: it names something from `FORBIDDEN_NAMES`, a double underscore, or a module
     beyond `ALLOWED_MODULES`. `error`: it is not Python, or too long or too deep to be read.
     """
     if not code.strip():
@@ -57,16 +57,14 @@ def check_syntax(code: str) -> Syntax:
     if len(code) > MAX_CHARACTERS:
         return unreadable
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # odd escapes in a policy's strings are not for the user's terminal
+        with warnings.catch_warnings(action="ignore"):  # odd escapes are not for the user's terminal
             tree = parsed(code.strip("\n"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return unreadable
     if any(_is_forbidden(node) for node in ast.walk(tree)):
         return "forbidden"
-    return "fine" if any(map(_does_something, tree.body)) else "empty"
+    parts = [statement.value if isinstance(statement, ast.Expr) else statement for statement in tree.body]
+    return "empty" if all(isinstance(part, ast.Pass | ast.Constant) for part in parts) else "fine"
 
 
 def _is_forbidden(node: ast.AST) -> bool:
@@ -77,9 +75,3 @@ def _is_forbidden(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
         return node.id in FORBIDDEN_NAMES or (node.id.startswith("__") and node.id != "__name__")
     return isinstance(node, ast.Attribute) and node.attr.startswith("__") and node.attr != "__init__"
-
-
-def _does_something(statement: ast.stmt) -> bool:
-    """Return False for `pass`, and for a text or a number standing alone."""
-    is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return not (is_constant or isinstance(statement, ast.Pass))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from covey.rewards.contract import Failure
-from covey.rewards.rules.against_gold import AgainstGold, missing_gold
+from covey.rewards.rules.against_gold import AgainstGold
 from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.extract import Source, last_boxed
 from covey.rewards.rules.numbers import exact_number
@@ -52,29 +52,19 @@ class SameAnswer(AgainstGold):
         self.symbolic = symbolic
 
     def scores(self, golds: Sequence[object], found: Sequence[str | None]) -> list[float | None]:
-        seconds = self.seconds if self.symbolic else None
-        verdicts = compare_answers([gold_answer(gold) for gold in golds], found, seconds)
+        right = [gold_answer(gold) for gold in golds]
+        verdicts = [exact_verdict(gold, answer) for gold, answer in zip(right, found, strict=True)]
+        undecided = [i for i, verdict in enumerate(verdicts) if verdict is None] if self.symbolic else []
+        pairs = [(plain(right[i] or ""), plain(found[i] or "")) for i in undecided]
+        for i, verdict in zip(undecided, compare(pairs, self.seconds), strict=True):
+            verdicts[i] = verdict
         worth = {
             "same": 1.0,
             "different": 0.0,
             "unreadable": None,
             "failed": Failure("math-verify's worker could not be started"),
         }
-        return [worth[verdict] for verdict in verdicts]
-
-
-def compare_answers(
-    golds: Sequence[str | None], answers: Sequence[str | None], seconds: float | None
-) -> list[Verdict]:
-    """Return one verdict per pair: exactly where that is possible, else by math-verify within `seconds` (None: different)."""
-    verdicts = [exact_verdict(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
-    open_rows = [i for i, verdict in enumerate(verdicts) if verdict is None]
-    if seconds is None or not open_rows:
-        return [verdict or "different" for verdict in verdicts]
-    pairs = [(plain(golds[i] or ""), plain(answers[i] or "")) for i in open_rows]
-    for i, verdict in zip(open_rows, compare(pairs, seconds), strict=True):
-        verdicts[i] = verdict
-    return [verdict or "different" for verdict in verdicts]
+        return [worth[verdict or "different"] for verdict in verdicts]
 
 
 def exact_verdict(gold: str | None, answer: str | None) -> Verdict | None:
@@ -128,7 +118,7 @@ def rational(text: str) -> Fraction | None:
     if number is not None:
         return number
     try:
-        return parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(_fraction, text))).value()
+        return parse_expression(_POWER.sub(_power, _SIMPLE_FRACTION.sub(r"((\1\2)/(\3\4))", text))).value()
     except ExpressionError:
         return None
 
@@ -136,12 +126,8 @@ def rational(text: str) -> Fraction | None:
 _SIMPLE_FRACTION = re.compile(
     r"\\frac(?:\{(-?[0-9]{1,400})\}|([0-9]))(?:\{(-?[0-9]{1,400})\}|([0-9]))", re.ASCII
 )
+"""`\\frac{a}{b}` of integers, also `\\frac12`: groups 1 or 2 hold the numerator, 3 or 4 the denominator."""
 _POWER = re.compile(r"(?<![0-9.)}])([0-9]{1,6})\^(?:\{(-?[0-9]{1,2})\}|([0-9])(?![0-9]))(?!\^)", re.ASCII)
-
-
-def _fraction(match: re.Match[str]) -> str:
-    """Return `\\frac{a}{b}` of integers, and `\\frac12`, as `((a)/(b))`."""
-    return f"(({match[1] or match[2]})/({match[3] or match[4]}))"
 
 
 def _power(match: re.Match[str]) -> str:
@@ -179,4 +165,4 @@ def math_reward_func(
     return _same_answer(completions, prompts, log_metric, **given)
 
 
-math_reward_func.missing_columns = lambda columns: missing_gold(None, columns)  # type: ignore[attr-defined]
+math_reward_func.missing_columns = _same_answer.missing_columns  # type: ignore[attr-defined]

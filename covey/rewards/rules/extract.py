@@ -30,27 +30,17 @@ _PHRASE = re.compile(r"answer(?:\s{1,4}is\s{0,4}:?|\s{0,4}:)", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"-?[0-9][0-9,]{0,400}(?:\.[0-9]{1,400})?(?:/[0-9]{1,400})?", re.ASCII)
 
 
-def answers(
-    completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None, sources: Sequence[Source]
-) -> list[str | None]:
-    """Return the answer of each completion; None where it has none, or only repeats its prompt."""
-    return [extract(text, sources) for text in texts_without_echo(completions, prompts)]
-
-
 def texts_without_echo(
     completions: Sequence[PromptContent], prompts: Sequence[PromptContent] | None
 ) -> list[str]:
-    """Return the text of each completion, empty where it is nothing but its prompt."""
+    """Return the text of each completion; "" where it is its prompt, or the prompt's last message, once more."""
     texts = [text_of(completion) for completion in completions]
     if prompts is None:
         return texts
-    return ["" if is_echo(prompt, text) else text for prompt, text in zip(prompts, texts, strict=True)]
-
-
-def is_echo(prompt: PromptContent, text: str) -> bool:
-    """Return whether a completion is its prompt, or the last message of it, once more."""
-    stripped = text.strip()
-    return bool(stripped) and stripped in (last_text_of(prompt).strip(), text_of(prompt).strip())
+    return [
+        "" if text.strip() in (last_text_of(prompt).strip(), text_of(prompt).strip()) else text
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
 
 
 def extract(text: str, sources: Sequence[Source] = ("answer", "boxed")) -> str | None:

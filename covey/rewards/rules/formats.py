@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from covey.rewards.rules.blocks import only_block, parse_blocks
 from covey.rewards.rules.extract import after_reasoning, last_boxed, texts_without_echo
 from covey.types import PromptContent, prefill_of
 
 
+@dataclass(eq=False)
 class ThinkFormat:
     """1.0 for `<think>reasoning</think> <answer>answer</answer>` and nothing else, else 0.0.
 
@@ -20,12 +22,12 @@ class ThinkFormat:
         think, answer: names of the tags.
     """
 
-    pure = True
+    strict: bool = False
+    think: str = "think"
+    answer: str = "answer"
 
-    def __init__(self, strict: bool = False, think: str = "think", answer: str = "answer") -> None:
-        self.strict = strict
-        self.think, self.answer = think, answer
-        self.__name__ = "think_format"
+    pure = True
+    __name__ = "think_format"
 
     def __call__(
         self,
@@ -89,9 +91,7 @@ class BoxedFormat:
     """1.0 where the completion has a balanced `\\boxed{…}` that is not blank after its reasoning, else 0.0."""
 
     pure = True
-
-    def __init__(self) -> None:
-        self.__name__ = "boxed_format"
+    __name__ = "boxed_format"
 
     def __call__(
         self,

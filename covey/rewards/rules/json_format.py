@@ -59,7 +59,11 @@ class JsonFormat:
         prompts: Sequence[PromptContent] | None = None,
         **_: object,
     ) -> list[float]:
-        answers = [self._find(text) for text in texts_without_echo(completions, prompts)]
+        answers = [after_reasoning(text) or "" for text in texts_without_echo(completions, prompts)]
+        if self.where == "answer":
+            answers = [only_block(text, "answer") or "" for text in answers]
+        elif self.where == "fence":
+            answers = [only_fence(text) or "" for text in answers]
         if self.schema is None:
             return [float(_is_filled(answer)) for answer in answers]
         from covey.rewards.rules.json_schema import satisfies
@@ -69,12 +73,6 @@ class JsonFormat:
         rows = [(self.schema, answer) for answer in answers]
         pool = workers("covey.rewards.rules.json_schema", "satisfies_within")
         return [_score(result) for result in pool.map(rows, self.seconds)]
-
-    def _find(self, text: str) -> str:
-        after = after_reasoning(text) or ""
-        if self.where == "answer":
-            return only_block(after, "answer") or ""
-        return only_fence(after) or "" if self.where == "fence" else after
 
 
 def only_fence(text: str) -> str | None:
@@ -92,11 +90,7 @@ def read_json(text: str) -> object:
     Raises:
         ValueError, RecursionError, OverflowError: the text is no JSON.
     """
-    return json.loads(text, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+    return json.loads(text, parse_constant=int)  # which raises for "NaN" and "Infinity"
 
 
 def _is_filled(answer: str) -> bool:

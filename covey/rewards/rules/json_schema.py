@@ -91,10 +91,12 @@ def read_schema(schema: object) -> tuple[str, bool]:
         raise ValueError(f"A JSON schema is an object or a boolean, not {schema!r}.") from None
     resource = Resource.from_contents(root, default_specification=DRAFT202012)
     resolver = Registry().with_resource(resource.id() or "", resource).resolver(resource.id() or "")
+    keywords = sorted({*kind.VALIDATORS, *_ANNOTATIONS})
+    formats = sorted(_validator(text).format_checker.checkers)
     used: set[str] = set()
     for part in _parts(root):
         used |= set(part)
-        _check_keywords(part, kind)
+        _check_keywords(part, keywords, formats)
         try:
             resolver.lookup(part.get("$ref", "#"))
         except Unresolvable:
@@ -105,17 +107,15 @@ def read_schema(schema: object) -> tuple[str, bool]:
     return text, bool(used & SLOW)
 
 
-def _check_keywords(part: Mapping[str, Any], kind: type[Validator]) -> None:
-    known = sorted({*kind.VALIDATORS, *_ANNOTATIONS})
+def _check_keywords(part: Mapping[str, Any], keywords: list[str], formats: list[str]) -> None:
     for keyword in part:
-        if keyword not in known:
+        if keyword not in keywords:
             raise ValueError(
-                f"JSON schema: keyword {keyword!r} is not supported; supported are {', '.join(known)}."
+                f"JSON schema: keyword {keyword!r} is not supported; supported are {', '.join(keywords)}."
             )
-    formats = _format_checker(kind).checkers
     if "format" in part and part["format"] not in formats:
         raise ValueError(
-            f"JSON schema: format {part['format']!r} cannot be checked; {', '.join(sorted(formats))} can. More can after "
+            f"JSON schema: format {part['format']!r} cannot be checked; {', '.join(formats)} can. More can after "
             "pip install 'jsonschema[format]'."
         )
     for pattern in [part.get("pattern", ""), *part.get("patternProperties", ())]:
@@ -159,10 +159,12 @@ def _parts(schema: object) -> Iterator[dict[str, object]]:
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Validator:
+    """Return the validator of a schema, with the formats that need no further package, and date-time."""
     root = json.loads(schema)
     kind = validators.validator_for(root, default=Draft202012Validator)
-    exact = validators.extend(kind, {"multipleOf": _multiple_of})
-    return exact(root, format_checker=_format_checker(kind))
+    formats = FormatChecker(formats=())
+    formats.checkers = {"date-time": (_is_date_time, ValueError), **kind.FORMAT_CHECKER.checkers}
+    return validators.extend(kind, {"multipleOf": _multiple_of})(root, format_checker=formats)
 
 
 def _multiple_of(
@@ -172,13 +174,6 @@ def _multiple_of(
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and (Fraction(str(value)) / Fraction(str(divisor))).denominator != 1:
         yield ValidationError(f"{value} is not a multiple of {divisor}")
-
-
-def _format_checker(kind: type[Validator]) -> FormatChecker:
-    """Return a checker of the formats that need no further package, and of date-time."""
-    checker = FormatChecker(formats=())
-    checker.checkers = {"date-time": (_is_date_time, ValueError), **kind.FORMAT_CHECKER.checkers}
-    return checker
 
 
 def _is_date_time(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Runs in a worker process: compares two answers by math-verify.
+"""Comparison of two answers by math-verify, for a worker process.
 
 The limit is processor time, kept by the kernel: a busy machine makes nobody wrong, and no C code escapes it. The import
 is slow and the first comparisons are slower, so both happen before the worker is forked.

@@ -6,8 +6,8 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from covey.rewards.sandbox.child import Child
 from covey.rewards.sandbox.session import CallFailed, Session
 from covey.rewards.sandbox.trusted import trusted_child
 
@@ -27,9 +27,7 @@ class Workers:
     """
 
     def __init__(self, module: str, function: str, count: int | None = None) -> None:
-        def child() -> Child:
-            return trusted_child((module,), MEMORY_MB)
-
+        child = partial(trusted_child, (module,), MEMORY_MB)
         code = f"from {module} import {function}"
         count = count or max(1, min(4, os.cpu_count() or 1))
         self.function = function

@@ -1,1 +1,1 @@
-
+"""Rewards that run model-written code, in locked processes with limits of time and memory."""

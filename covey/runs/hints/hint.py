@@ -1,4 +1,4 @@
-"""What a rule says when it finds something."""
+"""The form of rules, of their findings and of the hints that are made of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule found in a history at one moment."""
+    """A fault that one rule sees in a history at one moment."""
 
     title: str
-    """What goes wrong, in one short sentence."""
+    """The fault in one short sentence."""
     evidence: str
     """The numbers that say so."""
     advice: tuple[str, ...]
-    """What to try, most likely first."""
+    """Remedies to try, the most likely first."""
     metrics: tuple[str, ...] = ()
     """Names of the curves to look at."""
     severity: Severity | None = None
-    """Where it differs from that of the rule."""
+    """Set where it differs from that of the rule."""
     subject: str = ""
-    """What it is about, where a rule can find several things: the name of a reward."""
+    """Its object, where a rule can find several: the name of a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Hint:
         return self.rule, self.subject
 
     def text(self) -> str:
-        """One line: what, why, and the first thing to try."""
+        """Return one line: what, why, and the first thing to try."""
         return f"{self.title} {self.evidence} {self.advice[0] if self.advice else ''}".strip()
 
     def as_dict(self) -> dict[str, object]:

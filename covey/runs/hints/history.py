@@ -53,79 +53,6 @@ class Range:
 
 
 @dataclass
-class History:
-    """Metrics and group statistics of the steps so far, evaluations, and what the run was set up with."""
-
-    settings: Mapping[str, object] = field(default_factory=dict)
-    rewards: Mapping[str, float] = field(default_factory=dict)
-    model: Mapping[str, object] = field(default_factory=dict)
-    evaluations: list[EvaluationPoint] = field(default_factory=list)
-    step: int = 0
-    length: int = 0
-    """Steps seen."""
-    _metrics: dict[str, _Series] = field(default_factory=dict)
-    _statistics: dict[str, _Series] = field(default_factory=dict)
-
-    def add(
-        self, step: int, metrics: Mapping[str, float], statistics: Mapping[str, float] | None = None
-    ) -> None:
-        """Take in one step. A step without new groups has no statistics."""
-        self.step = step
-        self.length += 1
-        for kind, numbers in ((self._metrics, metrics), (self._statistics, statistics or {})):
-            for name, value in numbers.items():
-                if value is not None and math.isfinite(value):
-                    kind.setdefault(name, _Series()).add(step, float(value))
-
-    def metric(self, name: str, last: int | None = None) -> Floats:
-        """Return the values of a metric in the order of the steps; the `last` ones only, or all that are kept."""
-        return _values(self._metrics, name, last)
-
-    def statistic(self, name: str, last: int | None = None) -> Floats:
-        """Return the values of a group statistic in the order of the steps."""
-        return _values(self._statistics, name, last)
-
-    def mean(self, name: str, last: int) -> float | None:
-        """Return the mean of the last values of a metric; None where there are fewer."""
-        return _mean(self.metric(name, last), last)
-
-    def statistic_mean(self, name: str, last: int) -> float | None:
-        return _mean(self.statistic(name, last), last)
-
-    def first(self, name: str, count: int) -> Floats:
-        """Return the first values of a metric."""
-        series = self._metrics.get(name)
-        return np.asarray(series.values[:count] if series else (), dtype=np.float64)
-
-    def early_median(self, name: str, count: int = 20) -> float | None:
-        """Return the median of the first values of a metric; None where there is none."""
-        values = self.first(name, count)
-        return float(np.median(values)) if values.size else None
-
-    def metric_range(self, name: str) -> Range | None:
-        """Return how far a metric has gone since the first step; None where it was never logged."""
-        return _range(self._metrics, name)
-
-    def statistic_range(self, name: str) -> Range | None:
-        return _range(self._statistics, name)
-
-    def trend(self, name: str, minimum: int = 40) -> Trend | None:
-        """Return how a metric moved from the first to the last quarter of the steps; None with fewer than `minimum` steps."""
-        series = self._metrics.get(name)
-        if series is None or len(series.values) < minimum:
-            return None
-        quarter = len(series.values) // 4
-        return trend_between(np.asarray(series.values[:quarter]), np.asarray(series.values[-quarter:]))
-
-    def metric_since(self, name: str, step: int) -> Floats:
-        """Return the values of a metric at that step and later."""
-        series = self._metrics.get(name)
-        if series is None:
-            return np.empty(0)
-        return np.asarray([v for s, v in zip(series.steps, series.values, strict=True) if s >= step])
-
-
-@dataclass
 class _Series:
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -144,14 +71,80 @@ class _Series:
             self.values[:half] = self.values[:half:2]
 
 
+@dataclass
+class Numbers:
+    """Numbers by name over the steps so far: the metrics of a run, or its group statistics."""
+
+    _series: dict[str, _Series] = field(default_factory=dict)
+
+    def add(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Take in the numbers of one step; one that is not finite is left out."""
+        for name, value in numbers.items():
+            if value is not None and math.isfinite(value):
+                self._series.setdefault(name, _Series()).add(step, float(value))
+
+    def values(self, name: str, last: int | None = None) -> Floats:
+        """Return the values of a number in the order of the steps; the `last` ones only, or all that are kept."""
+        series = self._series.get(name)
+        if series is None:
+            return np.empty(0)
+        return np.asarray(series.values if last is None else series.values[-last:], dtype=np.float64)
+
+    def mean(self, name: str, last: int) -> float | None:
+        """Return the mean of the last values of a number; None where there are fewer."""
+        values = self.values(name, last)
+        return float(values.mean()) if values.size >= last else None
+
+    def early_median(self, name: str, count: int = 20) -> float | None:
+        """Return the median of the first values of a number; None where there is none."""
+        values = self.values(name)[:count]
+        return float(np.median(values)) if values.size else None
+
+    def range(self, name: str) -> Range | None:
+        """Return how far a number has gone since the first step; None where it was never logged."""
+        series = self._series.get(name)
+        return None if series is None else Range(series.low, series.high, series.count)
+
+    def trend(self, name: str, minimum: int = 40) -> Trend | None:
+        """Return how a number moved from the first to the last quarter of the steps; None with fewer than `minimum` steps."""
+        values = self.values(name)
+        return trend(values) if values.size >= minimum else None
+
+    def since(self, name: str, step: int) -> Floats:
+        """Return the values of a number at that step and later."""
+        series = self._series.get(name, _Series())
+        kept = [v for s, v in zip(series.steps, series.values, strict=True) if s >= step]
+        return np.asarray(kept, dtype=np.float64)
+
+
+@dataclass
+class History:
+    """Metrics and group statistics of the steps so far, evaluations, and what the run was set up with."""
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    model: Mapping[str, object] = field(default_factory=dict)
+    evaluations: list[EvaluationPoint] = field(default_factory=list)
+    step: int = 0
+    length: int = 0
+    """Steps seen."""
+    metrics: Numbers = field(default_factory=Numbers)
+    statistics: Numbers = field(default_factory=Numbers)
+
+    def add(
+        self, step: int, metrics: Mapping[str, float], statistics: Mapping[str, float] | None = None
+    ) -> None:
+        """Take in one step. A step without new groups has no statistics."""
+        self.step = step
+        self.length += 1
+        self.metrics.add(step, metrics)
+        self.statistics.add(step, statistics or {})
+
+
 def trend(values: Floats) -> Trend:
-    """Return how values moved from their first to their last quarter."""
+    """Return how values moved from their first to their last quarter; two of each at least."""
     quarter = max(2, values.size // 4)
-    return trend_between(values[:quarter], values[-quarter:])
-
-
-def trend_between(first: Floats, last: Floats) -> Trend:
-    """Return how values moved from some early ones to some late ones; two of each at least."""
+    first, last = values[:quarter], values[-quarter:]
     error = math.sqrt(first.var(ddof=1) / first.size + last.var(ddof=1) / last.size)
     difference = float(last.mean() - first.mean())
     size = max(abs(float(first.mean())), abs(float(last.mean())))
@@ -160,19 +153,3 @@ def trend_between(first: Floats, last: Floats) -> Trend:
     else:
         z = difference / error
     return Trend(float(first.mean()), float(last.mean()), z)
-
-
-def _values(kind: dict[str, _Series], name: str, last: int | None) -> Floats:
-    series = kind.get(name)
-    if series is None:
-        return np.empty(0)
-    return np.asarray(series.values if last is None else series.values[-last:], dtype=np.float64)
-
-
-def _range(kind: dict[str, _Series], name: str) -> Range | None:
-    series = kind.get(name)
-    return None if series is None else Range(series.low, series.high, series.count)
-
-
-def _mean(values: Floats, last: int) -> float | None:
-    return float(values.mean()) if values.size >= last else None

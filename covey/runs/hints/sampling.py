@@ -28,15 +28,15 @@ def every_completion_is_cut_off(groups: Sequence[ScoredGroup]) -> str | None:
 @rule("problem", every_completion_is_cut_off)
 def most_completions_are_cut_off(history: History) -> list[Finding]:
     """Find that half of the completions hit the limit of new tokens: their answers, and often their rewards, are lost."""
-    share = history.mean("completions/clipped_ratio", FEW)
+    share = history.metrics.mean("completions/clipped_ratio", FEW)
     if share is None or share < 0.5:
         return []
-    limit = history.settings.get("max_completion_length", "the limit")
     who = "Every completion is" if share > 0.99 else f"{percent(share)} of the completions are"
     return [
         Finding(
             f"{who} cut off.",
-            f"completions/clipped_ratio is {percent(share)} over the last {FEW} steps; max_completion_length is {limit}.",
+            f"completions/clipped_ratio is {percent(share)} over the last {FEW} steps; max_completion_length is "
+            f"{history.settings.get('max_completion_length', 'the limit')}.",
             (
                 "Raise max_completion_length, or ask for shorter answers in the prompt.",
                 "Check that the model can end: its end-of-sequence ids are those of tokenizer and generation config.",
@@ -52,7 +52,7 @@ def most_completions_are_cut_off(history: History) -> list[Finding]:
 @rule("warning")
 def completions_are_duplicates(history: History) -> list[Finding]:
     """Find that siblings repeat each other token for token, so that groups have nothing to compare."""
-    share = history.statistic_mean("duplicate_share", FEW)
+    share = history.statistics.mean("duplicate_share", FEW)
     if share is None or share < 0.5:
         return []
     temperature = history.settings.get("temperature", 1.0)
@@ -74,7 +74,7 @@ def completions_are_duplicates(history: History) -> list[Finding]:
 @rule("problem")
 def completions_are_empty(history: History) -> list[Finding]:
     """Find that the policy ends its answers before it has begun them."""
-    share = history.statistic_mean("empty_share", FEW)
+    share = history.statistics.mean("empty_share", FEW)
     if share is None or share < 0.5:
         return []
     return [
@@ -93,7 +93,7 @@ def completions_are_empty(history: History) -> list[Finding]:
 @rule("warning")
 def length_grows_without_gain(history: History) -> list[Finding]:
     """Find that completions get longer and the target does not get better."""
-    length, target = history.trend("completions/mean_length"), target_trend(history)
+    length, target = history.metrics.trend("completions/mean_length"), target_trend(history)
     if length is None or target is None or length.ratio < 1.3 or length.z < 4 or target.trend.z >= 2:
         return []
     return [
@@ -114,7 +114,7 @@ def length_grows_without_gain(history: History) -> list[Finding]:
 @rule("warning")
 def length_collapses(history: History) -> list[Finding]:
     """Find that completions shrink to a fraction and the target does not get better."""
-    length, target = history.trend("completions/mean_length"), target_trend(history)
+    length, target = history.metrics.trend("completions/mean_length"), target_trend(history)
     if length is None or target is None or length.ratio > 0.4 or length.z > -4 or target.trend.z >= 2:
         return []
     return [
@@ -134,7 +134,8 @@ def length_collapses(history: History) -> list[Finding]:
 @rule("warning")
 def sampler_and_trainer_disagree(history: History) -> list[Finding]:
     """Find that sampler and trainer give other log-probabilities: the update learns from another policy."""
-    gap, dropped = history.mean("sampling/logp_gap/mean", FEW), history.mean("sampling/masked_share", FEW)
+    gap = history.metrics.mean("sampling/logp_gap/mean", FEW)
+    dropped = history.metrics.mean("sampling/masked_share", FEW)
     if (gap is None or gap < 0.05) and (dropped is None or dropped < 0.1):
         return []
     parts = [] if gap is None else [f"they differ by {number(gap)} nats per token on average"]

@@ -40,7 +40,8 @@ def all_groups_agree(groups: Sequence[ScoredGroup]) -> str | None:
 @rule("problem", all_groups_agree)
 def no_group_has_spread(history: History) -> list[Finding]:
     """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
-    share, mean = history.mean("frac_reward_zero_std", SEVERAL), history.mean("reward", SEVERAL)
+    share = history.metrics.mean("frac_reward_zero_std", SEVERAL)
+    mean = history.metrics.mean("reward", SEVERAL)
     if share is None or share < 0.9:
         return []
     size = history.settings.get("num_generations", "the group size")
@@ -66,14 +67,13 @@ def no_group_has_spread(history: History) -> list[Finding]:
 def reward_is_constant(history: History) -> list[Finding]:
     """Find rewards that have given one and the same number from the first step on: they teach nothing."""
     found = []
-    for name in history.rewards:
-        low, high = _limits(history, name)
-        if low is None or high is None or low.count < SEVERAL or low.low != high.high:
+    for name, scores in _score_ranges(history).items():
+        if scores.count < SEVERAL or scores.low != scores.high:
             continue
         found.append(
             Finding(
                 f"Reward {name!r} is constant.",
-                f"It gave {number(low.low)} to every completion of {low.count} steps.",
+                f"It gave {number(scores.low)} to every completion of {scores.count} steps.",
                 (
                     "Run it by hand on a right and a wrong completion from the report.",
                     "Check that it reads the completions in their form: text, or messages for chat prompts.",
@@ -86,22 +86,28 @@ def reward_is_constant(history: History) -> list[Finding]:
     return found
 
 
-def _limits(history: History, name: str) -> tuple[Range | None, Range | None]:
-    """Range of the smallest and of the largest score of a reward, over all steps."""
-    return history.statistic_range(f"rewards/{name}/min"), history.statistic_range(f"rewards/{name}/max")
+def _score_ranges(history: History) -> dict[str, Range]:
+    """Return smallest and largest score over all steps by reward; a reward that never gave a number is left out."""
+    found = {}
+    for name in history.rewards:
+        low = history.statistics.range(f"rewards/{name}/min")
+        high = history.statistics.range(f"rewards/{name}/max")
+        if low is not None and high is not None:
+            found[name] = Range(low.low, high.high, low.count)
+    return found
 
 
 @rule("note")
 def reward_is_saturated(history: History) -> list[Finding]:
     """Find rewards that once told completions apart and now give nearly all of them their best number."""
     found = []
-    for name, weight in history.rewards.items():
-        low, high = _limits(history, name)
-        mean = history.statistic_mean(f"rewards/{name}/mean", SEVERAL)
-        constant = history.statistic_mean(f"rewards/{name}/constant_share", SEVERAL)
-        if low is None or high is None or mean is None or constant is None or constant < 0.9:
+    for name, scores in _score_ranges(history).items():
+        mean = history.statistics.mean(f"rewards/{name}/mean", SEVERAL)
+        constant = history.statistics.mean(f"rewards/{name}/constant_share", SEVERAL)
+        if mean is None or constant is None or constant < 0.9:
             continue
-        best, span = (high.high if weight >= 0 else low.low), high.high - low.low
+        best = scores.high if history.rewards[name] >= 0 else scores.low
+        span = scores.high - scores.low
         if not span or abs(best - mean) > 0.02 * span:
             continue
         found.append(
@@ -123,8 +129,8 @@ def reward_is_saturated(history: History) -> list[Finding]:
 @rule("warning")
 def one_reward_dominates(history: History) -> list[Finding]:
     """Find that nearly all of the advantage comes from one of several rewards."""
-    names = [n for n in history.rewards if history.statistic(f"rewards/{n}/count", SEVERAL).sum() > 0]
-    shares = {n: history.statistic_mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
+    names = [n for n in history.rewards if history.statistics.values(f"rewards/{n}/count", SEVERAL).sum() > 0]
+    shares = {n: history.statistics.mean(f"rewards/{n}/advantage_share", SEVERAL) for n in names}
     known = {n: s for n, s in shares.items() if s is not None}
     if len(known) < 2:
         return []
@@ -152,7 +158,7 @@ def reward_never_applies(history: History) -> list[Finding]:
     """Find rewards that have scored no completion at all."""
     found = []
     for name in history.rewards:
-        counts = history.statistic_range(f"rewards/{name}/count")
+        counts = history.statistics.range(f"rewards/{name}/count")
         if counts is None or counts.count < SEVERAL or counts.high > 0:
             continue
         found.append(
@@ -175,8 +181,8 @@ def reward_fails(history: History) -> list[Finding]:
     """Find rewards that fail on more than one sample in a hundred, beyond doubt (Wilson); those samples are left out."""
     found = []
     for name in history.rewards:
-        share = history.statistic_mean(f"rewards/{name}/failed_share", SEVERAL)
-        samples = history.statistic("completions", SEVERAL).sum()
+        share = history.statistics.mean(f"rewards/{name}/failed_share", SEVERAL)
+        samples = history.statistics.values("completions", SEVERAL).sum()
         if not share or not samples or wilson_interval(share * samples, samples).low < 0.01:
             continue
         found.append(
@@ -199,7 +205,7 @@ def reward_fails(history: History) -> list[Finding]:
 @rule("warning", nothing_is_scored)
 def completions_go_unscored(history: History) -> list[Finding]:
     """Find that no reward applies to a good part of the completions."""
-    share = history.statistic_mean("reward/unscored_share", SEVERAL)
+    share = history.statistics.mean("reward/unscored_share", SEVERAL)
     if share is None or share < 0.1:
         return []
     return [
@@ -220,7 +226,7 @@ def completions_go_unscored(history: History) -> list[Finding]:
 @rule("warning")
 def reward_follows_length(history: History) -> list[Finding]:
     """Find that within groups the reward is nearly a function of the length."""
-    correlation = history.statistic_mean("reward_length_correlation", 2 * SEVERAL)
+    correlation = history.statistics.mean("reward_length_correlation", 2 * SEVERAL)
     if correlation is None or abs(correlation) < 0.8:
         return []
     kind = "longer" if correlation > 0 else "shorter"
@@ -251,7 +257,7 @@ def _hacked(history: History, measured: MetricCurve) -> list[Finding]:
     # Two standard errors of the difference of two shares, where it is a share; else a tenth of the best value.
     is_share = measured.values.min() >= 0 and best <= 1 and measured.rows > 0
     noise = 2 * math.sqrt(2 * max(best * (1 - best), 0.05) / measured.rows) if is_share else 0.0
-    rewards = history.metric_since("reward", measured.steps[peak])
+    rewards = history.metrics.since("reward", measured.steps[peak])
     if best - now <= max(noise, 0.1 * abs(best)) or rewards.size < SEVERAL:
         return []
     third = max(2, rewards.size // 3)
@@ -296,7 +302,7 @@ def no_metric_but_the_reward(history: History) -> list[Finding]:
 @rule("note")
 def scoring_takes_most_of_the_time(history: History) -> list[Finding]:
     """Find that the rewards are slower than the model."""
-    score, step = history.mean("time/score", SEVERAL), history.mean("step_time", SEVERAL)
+    score, step = history.metrics.mean("time/score", SEVERAL), history.metrics.mean("step_time", SEVERAL)
     if score is None or not step or score < 0.5 * step:
         return []
     return [

@@ -40,7 +40,7 @@ def target_trend(history: History) -> Target | None:
     measured = [m for m in independent_metrics(history) if m.values.size >= 4]
     if measured:
         return Target(measured[0].name, trend(measured[0].values))
-    moved = history.trend("reward")
+    moved = history.metrics.trend("reward")
     return None if moved is None else Target("reward", moved)
 
 

@@ -16,7 +16,7 @@ TYPICAL_WEIGHT = 0.02
 @rule("problem")
 def kl_runs_away(history: History) -> list[Finding]:
     """Find that the policy leaves its reference: tenfold the early KL, and large in itself."""
-    now, early = history.mean("kl", FEW), history.early_median("kl")
+    now, early = history.metrics.mean("kl", FEW), history.metrics.early_median("kl")
     if now is None or early is None or now < 0.3 or now < 10 * early:
         return []
     beta = history.settings.get("beta", 0.0)
@@ -38,11 +38,8 @@ def kl_runs_away(history: History) -> list[Finding]:
 @rule("problem")
 def entropy_runs_away(history: History) -> list[Finding]:
     """Find that the policy dissolves into noise."""
-    now, early, moved = (
-        history.mean("entropy", FEW),
-        history.early_median("entropy"),
-        history.trend("entropy"),
-    )
+    now, early = history.metrics.mean("entropy", FEW), history.metrics.early_median("entropy")
+    moved = history.metrics.trend("entropy")
     if now is None or early is None or moved is None or moved.z < 4 or now < 1.5 * early or now < early + 0.5:
         return []
     return [
@@ -61,7 +58,7 @@ def entropy_runs_away(history: History) -> list[Finding]:
 @rule("warning")
 def entropy_collapsed(history: History) -> list[Finding]:
     """Find that the policy has one answer left."""
-    now, early = history.mean("entropy", SEVERAL), history.early_median("entropy")
+    now, early = history.metrics.mean("entropy", SEVERAL), history.metrics.early_median("entropy")
     if now is None or early is None or early < 0.1 or now > 0.1 * early:
         return []
     return [
@@ -83,40 +80,39 @@ def ratio_is_not_one_at_first(history: History) -> list[Finding]:
     """Find ratios other than 1 before the policy has moved: new and old log-probabilities must be the same then."""
     if not _is_on_policy(history):
         return []
-    ratio, clipped = history.metric("ratio/mean", FEW), history.metric("clip_ratio/region_mean", FEW)
+    ratio = history.metrics.values("ratio/mean", FEW)
+    clipped = history.metrics.values("clip_ratio/region_mean", FEW)
     if ratio.size and abs(ratio - 1).max() > 1e-3:
-        return [
-            _ratio_finding(
-                f"Each sample is trained on once, and still the mean ratio is off by up to "
-                f"{number(float(abs(ratio - 1).max()))} over the last {FEW} steps."
-            )
-        ]
+        return _ratio_findings(
+            f"Each sample is trained on once, and still the mean ratio is off by up to "
+            f"{number(float(abs(ratio - 1).max()))} over the last {FEW} steps."
+        )
     if clipped.size and clipped.max() > 0:
-        return [
-            _ratio_finding(
-                f"Each sample is trained on once, and still up to {percent(float(clipped.max()))} of the tokens are "
-                "clipped: their ratio is not 1."
-            )
-        ]
+        return _ratio_findings(
+            f"Each sample is trained on once, and still up to {percent(float(clipped.max()))} of the tokens are "
+            "clipped: their ratio is not 1."
+        )
     return []
 
 
-def _ratio_finding(evidence: str) -> Finding:
-    return Finding(
-        "The ratio is not 1 at the first pass.",
-        evidence,
-        (
-            "Switch off dropout in the policy.",
-            "Score old and new log-probabilities in one precision, at one temperature, with the same padding.",
-        ),
-        ("ratio/mean", "clip_ratio/region_mean", "sampling/logp_gap/mean"),
-    )
+def _ratio_findings(evidence: str) -> list[Finding]:
+    return [
+        Finding(
+            "The ratio is not 1 at the first pass.",
+            evidence,
+            (
+                "Switch off dropout in the policy.",
+                "Score old and new log-probabilities in one precision, at one temperature, with the same padding.",
+            ),
+            ("ratio/mean", "clip_ratio/region_mean", "sampling/logp_gap/mean"),
+        )
+    ]
 
 
 @rule("note")
 def clipping_never_acts(history: History) -> list[Finding]:
     """Find that several updates per sample never leave the clip range: it has no effect."""
-    clipped = history.metric("clip_ratio/region_mean", 5 * SEVERAL)
+    clipped = history.metrics.values("clip_ratio/region_mean", 5 * SEVERAL)
     if _is_on_policy(history) or clipped.size < 5 * SEVERAL or clipped.max() > 0:
         return []
     return [
@@ -136,7 +132,7 @@ def clipping_never_acts(history: History) -> list[Finding]:
 @rule("warning")
 def clipping_always_acts(history: History) -> list[Finding]:
     """Find that a third of the tokens is clipped: most of the gradient is thrown away."""
-    share = history.mean("clip_ratio/region_mean", SEVERAL)
+    share = history.metrics.mean("clip_ratio/region_mean", SEVERAL)
     if share is None or share < 0.3:
         return []
     return [
@@ -156,7 +152,7 @@ def clipping_always_acts(history: History) -> list[Finding]:
 @rule("problem")
 def there_is_no_gradient(history: History) -> list[Finding]:
     """Find that groups have spread and the weights get no gradient."""
-    norms, flat = history.metric("grad_norm", FEW), history.mean("frac_reward_zero_std", FEW)
+    norms, flat = history.metrics.values("grad_norm", FEW), history.metrics.mean("frac_reward_zero_std", FEW)
     if norms.size < FEW or norms.max() > 1e-12 or flat is None or flat > 0.5:
         return []
     return [
@@ -180,7 +176,7 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
     bf16 has 8 significant bits: around a weight w, numbers are between |w|/256 and |w|/128 apart, and a step below half
     of the smaller distance, |w|/512, changes no weight of that size. Adam's steps are about the learning rate.
     """
-    rates = history.metric_range("learning_rate")
+    rates = history.metrics.range("learning_rate")
     dtype = str(history.model.get("weights_dtype", ""))
     if rates is None or dtype.removeprefix("torch.") not in ("bfloat16", "bf16"):
         return []
@@ -206,13 +202,10 @@ def learning_rate_is_lost_in_bf16(history: History) -> list[Finding]:
 @rule("note")
 def loss_is_zero_at_first(history: History) -> list[Finding]:
     """Find a loss of 0 at the first pass, where every ratio is 1 and advantages sum to 0; its gradient is not 0."""
-    losses, norms = history.first("loss", 4 + SEVERAL), history.first("grad_norm", 3)
-    if (
-        not 3 <= losses.size <= 3 + SEVERAL
-        or abs(losses[:3]).max() > 1e-4
-        or not norms.size
-        or norms[:3].min() <= 0
-    ):
+    losses, norms = history.metrics.values("loss"), history.metrics.values("grad_norm")[:3]
+    if not 3 <= losses.size <= 3 + SEVERAL or not norms.size:
+        return []
+    if abs(losses[:3]).max() > 1e-4 or norms.min() <= 0:
         return []
     return [
         Finding(
@@ -226,7 +219,7 @@ def loss_is_zero_at_first(history: History) -> list[Finding]:
 
 
 def _is_on_policy(history: History) -> bool:
-    """Whether each sample serves one update only; not known counts as no."""
+    """Return whether each sample serves one update only; not known counts as no."""
     settings = history.settings
     if settings.get("num_iterations") != 1:
         return False

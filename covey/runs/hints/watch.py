@@ -85,8 +85,7 @@ class HintWatch:
         """Ask every rule and return the hints that are new. What was warned about at once, and goes on, is not new."""
         new = []
         now = self.history.step
-        found = [(rule, finding) for rule in RULES for finding in rule.find(self.history)]
-        for rule, finding in found:
+        for rule, finding in ((r, finding) for r in RULES for finding in r.find(self.history)):
             hint = Hint(
                 rule.name, finding.severity or rule.severity, finding.title, finding.evidence, finding.advice,
                 finding.metrics, finding.subject, now, now,
@@ -145,18 +144,14 @@ def replay(
     stride: int = 1,
 ) -> None:
     """Feed recorded lines to a watch, each evaluation before the first step that came after it."""
-    waiting = sorted(evaluations, key=lambda line: line["step"])
+    lines = sorted(evaluations, key=lambda line: line["step"])
+    waiting = [EvaluationPoint(e["name"], e["step"], e["metrics"], e["rows"]) for e in lines]
     for position, line in enumerate(steps):
-        while waiting and waiting[0]["step"] < line["step"]:
-            _feed(watch, waiting.pop(0))
+        while waiting and waiting[0].step < line["step"]:
+            watch.history.evaluations.append(waiting.pop(0))
         watch.history.add(line["step"], line["metrics"], statistics.get(line["step"]))
         if position % stride == 0 or position == len(steps) - 1:
             watch.look()
-    for evaluation in waiting:
-        _feed(watch, evaluation)
+    watch.history.evaluations += waiting
     if waiting and steps:
         watch.look()
-
-
-def _feed(watch: HintWatch, line: schema.EvaluationLine) -> None:
-    watch.evaluation(line["name"], line["step"], line["metrics"], line["rows"])

@@ -1,13 +1,14 @@
-"""Where a run runs: python, libraries, machine, git. Nothing here may stop a run; what cannot be found is left out."""
+"""The surroundings of a run: python, libraries, machine, git. Nothing here may stop a run; what cannot be found is left out."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,13 +45,27 @@ def environment() -> Json:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "host": platform.node(),
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gb": _memory_gb(),
-        "accelerators": _accelerators(),
+        **hardware(),
         "libraries": libraries(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "command": _command(sys.argv),
+        "command": without_secret_options(sys.argv),
+    }
+
+
+def hardware() -> Json:
+    """Return processor, cores, memory and accelerators; torch is asked for those only where the run has imported it."""
+    described, memory = None, None
+    with contextlib.suppress(OSError):
+        described = re.search(r"^model name.*?:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    torch = sys.modules.get("torch")
+    devices = torch.cuda.device_count() if torch is not None and torch.cuda.is_available() else 0
+    return {
+        "processor": described[1].strip() if described else platform.processor() or None,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": memory,
+        "accelerators": [torch.cuda.get_device_name(i) for i in range(devices)] if torch is not None else [],
     }
 
 
@@ -122,6 +137,18 @@ def without_secrets(settings: Mapping[str, object]) -> Json:
     return clean
 
 
+def without_secret_options(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with the values of secret options blanked: `--hub-token=…`, `--api-key …`."""
+    kept = list(arguments)
+    for i, argument in enumerate(kept):
+        name, separator, value = argument.partition("=")
+        if separator and value and _SECRET_OPTION.match(name):
+            kept[i] = f"{name}=(not recorded)"
+        elif i and _SECRET_OPTION.match(kept[i - 1]) and not argument.startswith("-"):
+            kept[i] = "(not recorded)"
+    return kept
+
+
 def process_facts() -> Json:
     """Return what tells this process from others, also after its number was given to another one."""
     return {"pid": os.getpid(), "host": platform.node(), "process_start": process_start(os.getpid())}
@@ -136,17 +163,6 @@ def process_start(pid: int) -> str | None:
     return fields[19]  # field 22 of proc(5), counted behind the command's closing bracket
 
 
-def _command(arguments: list[str]) -> list[str]:
-    kept = list(arguments)
-    for i, argument in enumerate(kept):
-        name, separator, value = argument.partition("=")
-        if separator and value and _SECRET_OPTION.match(name):
-            kept[i] = f"{name}=(not recorded)"
-        elif i and _SECRET_OPTION.match(kept[i - 1]) and not argument.startswith("-"):
-            kept[i] = "(not recorded)"
-    return kept
-
-
 def _git(folder: str | Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
@@ -157,28 +173,3 @@ def _git(folder: str | Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _processor() -> str | None:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or None
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def _accelerators() -> list[str]:
-    """Return the names of the devices that torch sees; torch is asked only where the run has imported it."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return []
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

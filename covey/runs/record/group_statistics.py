@@ -12,7 +12,8 @@ with m groups, n_g values in group g and s_g their sum, n = Σ n_g. One group ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import mul
 
 from covey.types import ScoredGroup
 
@@ -36,13 +37,14 @@ def group_statistics(
     `empty_share`, `reward_length_correlation`. `se` is a standard error, `groups` the groups that it rests on.
     """
     numbers: dict[str, float] = {"groups": len(groups), "completions": sum(len(g.totals) for g in groups)}
-    numbers |= _rewards_in_total(groups)
+    totals = [[t for t in g.totals if t is not None] for g in groups]
+    numbers |= _of_totals(groups, totals)
     for name in dict.fromkeys(name for g in groups for name in g.scores):
         numbers |= _of_reward(name, groups)
     for task in dict.fromkeys(t for t in tasks if t is not None):
-        totals = _totals([g for g, t in zip(groups, tasks, strict=True) if t == task])
-        numbers |= _mean_and_error(f"tasks/{task}", totals)
-        numbers[f"tasks/{task}/count"] = sum(map(len, totals))
+        of_task = [values for values, name in zip(totals, tasks, strict=True) if name == task]
+        numbers |= _mean_and_error(f"tasks/{task}", of_task)
+        numbers[f"tasks/{task}/count"] = sum(map(len, of_task))
     return numbers | advantage_shares(groups, weights or {}) | _of_texts(groups)
 
 
@@ -55,23 +57,20 @@ def advantage_shares(groups: Sequence[ScoredGroup], weights: Mapping[str, float]
     pulls = dict.fromkeys(weights, 0.0)
     for group in groups:
         totals = [t for t in group.totals if t is not None]
-        spread = _deviation(totals)
+        spread = math.sqrt(math.fsum(d**2 for d in _centred(totals)) / max(1, len(totals) - 1))
         if spread <= 1e-9 * max(map(abs, totals), default=0.0):
             continue
         for name, weight in weights.items():
             values = [0.0 if s.status == "gated" else s.value for s in group.scores.get(name, ())]
             kept = [v for v, t in zip(values, group.totals, strict=False) if v is not None and t is not None]
-            mean = math.fsum(kept) / len(kept) if kept else 0.0
-            pulls[name] += abs(weight) * math.fsum(abs(v - mean) for v in kept) / spread
+            pulls[name] += abs(weight) * math.fsum(map(abs, _centred(kept))) / spread
     whole = math.fsum(pulls.values())
     return {f"rewards/{name}/advantage_share": pull / whole for name, pull in pulls.items()} if whole else {}
 
 
-def _deviation(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return 0.0
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+def _centred(values: Sequence[float]) -> list[float]:
+    mean = math.fsum(values) / max(1, len(values))
+    return [v - mean for v in values]
 
 
 def clustered_mean(clusters: Clusters) -> tuple[float | None, float | None]:
@@ -94,12 +93,7 @@ def _mean_and_error(name: str, clusters: Clusters) -> dict[str, float]:
     return {key: value for key, value in numbers.items() if value is not None}
 
 
-def _totals(groups: Iterable[ScoredGroup]) -> list[list[float]]:
-    return [[t for t in g.totals if t is not None] for g in groups]
-
-
-def _rewards_in_total(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    totals = _totals(groups)
+def _of_totals(groups: Sequence[ScoredGroup], totals: Clusters) -> dict[str, float]:
     numbers = _mean_and_error("reward", totals)
     if not groups:
         return numbers
@@ -146,21 +140,20 @@ def _of_texts(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     numbers["duplicate_share"] = 1 - distinct / len(completions)
     numbers["truncated_share"] = sum(c.is_truncated for c in completions) / len(completions)
     numbers["empty_share"] = sum(not c.text.strip() for c in completions) / len(completions)
-    correlation = _within_correlation(groups, lengths)
+    correlation = within_group_correlation(groups, lengths)
     return numbers if correlation is None else numbers | {"reward_length_correlation": correlation}
 
 
-def _within_correlation(groups: Sequence[ScoredGroup], lengths: Clusters) -> float | None:
+def within_group_correlation(groups: Sequence[ScoredGroup], lengths: Clusters) -> float | None:
     """Return the correlation of reward and length inside the groups (each group centred first); None without spread in both."""
     products, rewards, sizes = 0.0, 0.0, 0.0
     for group, column in zip(groups, lengths, strict=True):
         pairs = [(t, n) for t, n in zip(group.totals, column, strict=True) if t is not None]
         if len(pairs) < 2:
             continue
-        mean_t = math.fsum(t for t, _ in pairs) / len(pairs)
-        mean_n = math.fsum(n for _, n in pairs) / len(pairs)
-        products += math.fsum((t - mean_t) * (n - mean_n) for t, n in pairs)
-        rewards += math.fsum((t - mean_t) ** 2 for t, _ in pairs)
-        sizes += math.fsum((n - mean_n) ** 2 for _, n in pairs)
+        t, n = (_centred(side) for side in zip(*pairs, strict=True))
+        products += math.fsum(map(mul, t, n))
+        rewards += math.fsum(d**2 for d in t)
+        sizes += math.fsum(d**2 for d in n)
     scale = math.sqrt(rewards * sizes)
     return products / scale if scale > 1e-12 else None

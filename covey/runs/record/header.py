@@ -5,44 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from covey.errors import ConfigError
 from covey.runs.record import schema
-from covey.runs.record.environment import environment as find_environment
-from covey.runs.record.environment import git_state, without_secrets
 from covey.runs.record.jsonl import Json, encode, read_lines
-
-
-def new_header(
-    *,
-    name: str,
-    settings: Mapping[str, object],
-    rewards: Mapping[str, float],
-    model: Mapping[str, object] | None,
-    dataset: Mapping[str, object] | None,
-    plan: Sequence[tuple[str, str]],
-    environment: Mapping[str, object] | None,
-    git: Mapping[str, object] | None,
-    record_completions: float,
-    max_steps: int | None,
-) -> Json:
-    """Return the head of a run that starts now; see `schema.RUN_FIELDS`. Environment and git are found out where they are None."""
-    return {
-        "version": schema.VERSION,
-        "name": name,
-        "started": time.time(),
-        "settings": without_secrets(settings),
-        "rewards": dict(rewards),
-        "model": dict(model or {}),
-        "dataset": dict(dataset or {}),
-        "plan": [list(row) for row in plan],
-        "environment": dict(environment) if environment is not None else find_environment(),
-        "git": dict(git) if git is not None else git_state(),
-        "record_completions": record_completions,
-        "max_steps": max_steps,
-    }
 
 
 def write_header(folder: Path, header: Mapping[str, object]) -> None:
@@ -94,29 +62,26 @@ def completions_share(record_completions: str | float) -> float:
 
 def move_aside(folder: Path) -> Path | None:
     """Keep the record of an earlier run beside the new one, under the time at which it started."""
-    stamp = start_stamp(folder)
-    if stamp is None:
+    started = start_time(folder)
+    if started is None:
         return None
-    target = free_name(folder.with_name(f"{folder.name}-{stamp}"))
+    target = dated_name(folder, started)
     shutil.move(folder, target)
     return target
 
 
-def start_stamp(folder: Path) -> str | None:
-    """Return when the run of a record started, as names of files have it: `20260131-235959`; None where there is no record."""
+def start_time(folder: Path) -> float | None:
+    """Return when the run of a record started, in seconds since the epoch; None where there is no record."""
     if not (folder / schema.RUN).exists():
         return None
-    return stamp_of(read_header(folder).get("started") or (folder / schema.RUN).stat().st_mtime)
+    return float(read_header(folder).get("started") or (folder / schema.RUN).stat().st_mtime)
 
 
-def stamp_of(seconds: float) -> str:
-    """Return seconds since 1970 as names of files have them, in local time."""
-    return time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
-
-
-def free_name(wanted: Path) -> Path:
-    """Return a path that nothing has yet: the one that is wanted, or with a number behind it."""
-    target, number = wanted, 1
+def dated_name(path: Path, seconds: float) -> Path:
+    """Return the path with a local time behind its name, `record-20260131-235959`; with a number too where that is taken."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
+    wanted = target = path.with_name(f"{path.name}-{stamp}")
+    number = 1
     while target.exists():
         number += 1
         target = wanted.with_name(f"{wanted.name}-{number}")

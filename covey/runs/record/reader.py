@@ -9,7 +9,6 @@ Every method reads the files anew and returns a pandas frame. Nothing is written
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -23,7 +22,6 @@ from covey.runs.record.header import read_header
 from covey.runs.record.jsonl import Json, Tail, read_lines
 from covey.runs.record.resume import evaluation_file
 from covey.runs.record.rows import table
-from covey.types import PromptContent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +34,15 @@ SILENCE_SECONDS = 3600.0
 
 
 class Run:
-    """The record of one run. Make one with `covey.runs.open`."""
+    """The record of one run, as `covey.runs.open` gives it.
+
+    Args:
+        path: the output directory of the run, or its record folder.
+
+    Raises:
+        FileNotFoundError: there is no record.
+        ValueError: it was written by a newer Covey.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.folder = schema.record_folder(path)
@@ -51,10 +57,6 @@ class Run:
         return dict(self.header.get("settings", {}))
 
     @property
-    def environment(self) -> Json:
-        return dict(self.header.get("environment", {}))
-
-    @property
     def rewards(self) -> dict[str, float]:
         """Weight by reward name."""
         return dict(self.header.get("rewards", {}))
@@ -67,11 +69,13 @@ class Run:
     def steps(self) -> pd.DataFrame:
         """Return one row per step, indexed by step: metrics, `seconds/<phase>`, `time`."""
         lines = read_lines(self.folder / schema.STEPS)
-        return _by_step({**_flat(line, "metrics"), **_flat(line, "seconds", "seconds/")} for line in lines)
+        rows = ({**_flat(line, "metrics"), **_flat(line, "seconds", "seconds/")} for line in lines)
+        return _frame(rows, index="step")
 
     def statistics(self) -> pd.DataFrame:
         """Return one row per sampled batch, indexed by step: means with standard errors (`covey.runs.record.group_statistics`)."""
-        return _by_step(_flat(line, "numbers") for line in read_lines(self.folder / schema.STATISTICS))
+        lines = read_lines(self.folder / schema.STATISTICS)
+        return _frame((_flat(line, "numbers") for line in lines), index="step")
 
     def completions(
         self, steps: Container[int] | None = None, columns: Sequence[str] | None = None
@@ -115,13 +119,7 @@ class Run:
     def evaluations(self) -> pd.DataFrame:
         """Return one row per evaluation: step, name, metrics. An evaluation that was repeated counts once, the last time."""
         return _frame(
-            {
-                "step": line["step"],
-                "name": line["name"],
-                "time": line["time"],
-                "rows": line["rows"],
-                **line["metrics"],
-            }
+            {**{name: line[name] for name in ("step", "name", "time", "rows")}, **line["metrics"]}
             for line in read_evaluations(self.folder)
         )
 
@@ -138,27 +136,12 @@ class Run:
         return segments.read_segment(path).to_pandas()
 
     def group_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Return the completions as Arrow tables, one per segment, in the order in which they were recorded."""
-        return segments.read_groups(self.folder / schema.GROUPS, columns)
+        """Yield the completions as Arrow tables, one per segment, in the order in which they were recorded."""
+        for path in segments.segment_paths(self.folder / schema.GROUPS):
+            yield segments.read_segment(path, columns)
 
     def __repr__(self) -> str:
         return f"Run({self.name!r}, {self.state}, {str(self.folder)!r})"
-
-
-def open_run(path: str | Path) -> Run:
-    """Return the record at a path: the output directory of a run, or its record folder.
-
-    Raises:
-        FileNotFoundError: there is no record.
-        ValueError: it was written by a newer Covey.
-    """
-    return Run(path)
-
-
-def read_prompt(prompt: str, chat: bool) -> PromptContent:
-    """Return a recorded prompt as the dataset held it: text, or the messages of a chat."""
-    messages: PromptContent = json.loads(prompt) if chat else prompt
-    return messages
 
 
 def read_events(folder: Path) -> list[schema.Event]:
@@ -213,15 +196,11 @@ def _flat(line: Json, field: str, prefix: str = "") -> Json:
     return shared | {f"{prefix}{name}": value for name, value in line.get(field, {}).items()}
 
 
-def _frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
+def _frame(rows: Iterable[Mapping[str, object]], index: str | None = None) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(list(rows))
-
-
-def _by_step(rows: Iterable[Json]) -> pd.DataFrame:
-    frame = _frame(rows)
-    return frame.set_index("step") if len(frame) else frame
+    frame = pd.DataFrame(list(rows))
+    return frame.set_index(index) if index and len(frame) else frame
 
 
 def _concat(tables: list[pa.Table]) -> pa.Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from covey.runs.record.reader import read_prompt
 from covey.types import Completion, Group, Prompt
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ def regroup(rows: pa.Table) -> list[Group] | None:
             continue
         last = row["step"], row["group"]
         columns = json.loads(row["columns"]) if row["columns"] else {}
-        prompt = Prompt(read_prompt(row["prompt"], row["chat"]), (), columns, row["row"])
+        content = json.loads(row["prompt"]) if row["chat"] else row["prompt"]
+        prompt = Prompt(content, (), columns, row["row"])
         groups.append(Group(prompt, (completion,)))
     return groups

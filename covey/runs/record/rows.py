@@ -67,10 +67,10 @@ def table(lines: Sequence[Json]) -> pa.Table:
     columns: dict[str, pa.Array] = {"index": pa.array([i for n in counts for i in range(n)], pa.int32())}
     for name in GROUP_LEVEL:
         repeated = [line.get(name) for line, n in zip(lines, counts, strict=True) for _ in range(n)]
-        columns[name] = pa.array(_texts(repeated), _type(name))
+        columns[name] = _array(name, repeated)
     for name in COMPLETION_LEVEL:
         flat = [v for line, n in zip(lines, counts, strict=True) for v in line.get(name) or [None] * n]
-        columns[name] = pa.array(_texts(flat), _type(name))
+        columns[name] = _array(name, flat)
     for family in ("score", "status", "error", "extra"):
         for name in dict.fromkeys(name for line in lines for name in line.get(family) or {}):
             flat = [
@@ -78,29 +78,26 @@ def table(lines: Sequence[Json]) -> pa.Table:
                 for line, n in zip(lines, counts, strict=True)
                 for v in (line.get(family) or {}).get(name) or [None] * n
             ]
-            columns[f"{family}/{name}"] = pa.array(_texts(flat), _type(family))
+            columns[f"{family}/{name}"] = _array(family, flat)
     order = ["step", "group", "index", *[n for n in columns if n not in ("step", "group", "index")]]
     return pa.table({name: columns[name] for name in order})
 
 
-def _type(name: str) -> pa.DataType:
+def _array(name: str, values: list[object]) -> pa.Array:
+    """Return a column in the type of its name; lone surrogates, which UTF-8 cannot hold, as their escapes."""
     import pyarrow as pa
 
-    integers = {"step", "group", "prompt_tokens", "cut_tokens", "tokens"}
-    numbers = {"logprob", "total", "advantage", "score"}
-    if name in integers:
-        return pa.int32()
-    if name in numbers:
-        return pa.float64()
-    return {"row": pa.int64(), "chat": pa.bool_()}.get(name, pa.string())
-
-
-def _texts(values: list[object]) -> list[object]:
-    """Return values with lone surrogates, which UTF-8 cannot hold, as their escapes."""
-    return [
+    if name in ("step", "group", "prompt_tokens", "cut_tokens", "tokens"):
+        return pa.array(values, pa.int32())
+    if name in ("logprob", "total", "advantage", "score"):
+        return pa.array(values, pa.float64())
+    if name in ("row", "chat"):
+        return pa.array(values, pa.int64() if name == "row" else pa.bool_())
+    texts = [
         v.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(v, str) and not v.isascii() else v
         for v in values
     ]
+    return pa.array(texts, pa.string())
 
 
 def _json(value: object) -> str:

@@ -9,7 +9,7 @@ kill between two of these leaves both or a `.tmp`; the Parquet file, once in pla
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,16 +37,12 @@ class GroupFiles:
         self._open.append(line)
 
     def seal_if_full(self) -> None:
-        """Seal the open segment if it is full. Called between steps, so that a step is never split over two segments."""
-        if self._open.size >= self.segment_bytes:
-            self.seal()
+        """Turn the open segment into Parquet if it is full, and open the next one.
 
-    def seal(self) -> None:
-        """Turn the open segment into Parquet and open the next one.
-
-        If that fails (a full disk), the lines stay as they are, readable, and the next segment is begun all the same.
+        Called between steps, so that a step is never split over two segments. If it fails (a full disk), the lines stay
+        as they are, readable, and the next segment is begun all the same.
         """
-        if not self._open.size:
+        if self._open.size < max(1, self.segment_bytes):
             return
         full, self._open = self._open, JsonLines(self._next_path())
         full.close()
@@ -77,9 +73,10 @@ def seal(path: Path) -> Path:
 
 
 def write_parquet(rows: pa.Table, path: Path) -> None:
-    """Write beside, flush to the disk, move into place."""
+    """Write beside, flush to the disk, move into place; the folder is made where it is missing."""
     import pyarrow.parquet as pq
 
+    path.parent.mkdir(exist_ok=True)
     beside = path.with_suffix(".tmp")
     dictionary = [
         n
@@ -128,12 +125,6 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     with pq.ParquetFile(sealed) as file:
         kept = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
         return file.read(columns=kept)
-
-
-def read_groups(folder: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the segments of a folder in order; none for a folder that does not exist."""
-    for path in segment_paths(folder):
-        yield read_segment(path, columns)
 
 
 def drop_after(folder: Path, step: int) -> None:

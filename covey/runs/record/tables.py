@@ -19,6 +19,8 @@ NAME = "completions"
 CELL = 2000
 """Characters of a text in TensorBoard, which draws all of a table at once."""
 
+_MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "&#124;", "\r": "", "\n": "<br>"})
+
 
 def send(callbacks: Iterable[object], rows: Sequence[Row], step: int) -> None:
     """Give every logger among these callbacks a table of completions."""
@@ -67,11 +69,16 @@ def _to_mlflow(callback: object, columns: list[str], cells: list[list[Cell]], st
 
 
 def _to_tensorboard(callback: Any, columns: list[str], cells: list[list[Cell]], step: int) -> None:
-    if callback.tb_writer is not None:
-        lines: list[Sequence[Cell]] = [columns, ["---"] * len(columns), *cells]
-        text = "\n".join("| " + " | ".join(_markdown(value) for value in line) + " |" for line in lines)
-        callback.tb_writer.add_text(NAME, text, step)
-        callback.tb_writer.flush()
+    if callback.tb_writer is None:
+        return
+    lines: list[Sequence[Cell]] = [columns, ["---"] * len(columns), *cells]
+    texts = [
+        [f"{v:.4g}" if isinstance(v, float) else "" if v is None else str(v)[:CELL] for v in line]
+        for line in lines
+    ]
+    escaped = ["| " + " | ".join(text.translate(_MARKDOWN) for text in line) + " |" for line in texts]
+    callback.tb_writer.add_text(NAME, "\n".join(escaped), step)
+    callback.tb_writer.flush()
 
 
 SENDERS: dict[str, Callable[[Any, list[str], list[list[Cell]], int], None]] = {
@@ -87,10 +94,3 @@ def _cell(value: object) -> Cell:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _markdown(value: Cell) -> str:
-    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)[:CELL]
-    for sign, instead in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", ""), ("\n", "<br>")):
-        text = text.replace(sign, instead)
-    return text

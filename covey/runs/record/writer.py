@@ -22,12 +22,12 @@ from typing import Literal
 
 from covey.errors import warn
 from covey.runs.record import schema, segments
-from covey.runs.record.environment import process_facts
+from covey.runs.record.environment import environment as find_environment
+from covey.runs.record.environment import git_state, process_facts, without_secrets
 from covey.runs.record.group_statistics import group_statistics
 from covey.runs.record.header import (
     completions_share,
     move_aside,
-    new_header,
     read_header,
     settings_changes,
     write_header,
@@ -101,32 +101,30 @@ class RunWriter:
         if not is_resumed:
             move_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        header = new_header(
-            name=name or folder.resolve().parent.name,
-            settings=settings,
-            rewards=rewards,
-            model=model,
-            dataset=dataset,
-            plan=plan,
-            environment=environment,
-            git=git,
-            record_completions=share,
-            max_steps=max_steps,
-        )
-        if is_resumed:
-            assert resume_step is not None
-            return cls._resume(folder, header, resume_step, task_column)
-        return cls._begin(folder, header, task_column)
+        header: Json = {
+            "version": schema.VERSION,
+            "name": name or folder.resolve().parent.name,
+            "started": time.time(),
+            "settings": without_secrets(settings),
+            "rewards": dict(rewards),
+            "model": dict(model or {}),
+            "dataset": dict(dataset or {}),
+            "plan": [list(row) for row in plan],
+            "environment": find_environment() if environment is None else dict(environment),
+            "git": git_state() if git is None else dict(git),
+            "record_completions": share,
+            "max_steps": max_steps,
+        }
+        return cls._start(folder, header, task_column, resume_step if is_resumed else None)
 
     @classmethod
-    def _begin(cls, folder: Path, header: Json, task_column: str) -> RunWriter:
-        write_header(folder, header)
-        writer = cls(folder, header, task_column)
-        writer.event("started", f"Run {header['name']!r} started.", **process_facts())
-        return writer
-
-    @classmethod
-    def _resume(cls, folder: Path, header: Json, step: int, task_column: str) -> RunWriter:
+    def _start(cls, folder: Path, header: Json, task_column: str, step: int | None) -> RunWriter:
+        """Write the head and the first event; with a step, take out of the record what came after it."""
+        if step is None:
+            write_header(folder, header)
+            writer = cls(folder, header, task_column)
+            writer.event("started", f"Run {header['name']!r} started.", **process_facts())
+            return writer
         before = read_header(folder)
         header["started"] = before.get("started", header["started"])
         dropped = drop_after(folder, step)
@@ -185,7 +183,8 @@ class RunWriter:
             for i, g in enumerate(groups)
         ]
         if lines:
-            self._keep(lambda: self._write_rows(name, step, lines))
+            path = self.folder / schema.EVALUATION_ROWS / evaluation_file(name, step)
+            self._keep(lambda: segments.write_parquet(table(lines), path))
         rows = sum(len(g.totals) for g in groups)
         record = {"step": step, "time": time.time(), "name": name, "metrics": dict(metrics), "rows": rows}
         self._keep(lambda: self._lines[schema.EVALUATIONS].append(record))
@@ -236,11 +235,6 @@ class RunWriter:
         if self._lost:
             lost, self._lost = self._lost, 0
             self.event("record", f"{lost} writes to the record failed.", lost=lost)
-
-    def _write_rows(self, name: str, step: int, lines: list[Json]) -> None:
-        folder = self.folder / schema.EVALUATION_ROWS
-        folder.mkdir(exist_ok=True)
-        segments.write_parquet(table(lines), folder / evaluation_file(name, step))
 
     def _report_failures(self, step: int, groups: Sequence[ScoredGroup], first: int) -> None:
         """Record one event per reward and step: how often it failed, and the first failure in full."""

@@ -6,7 +6,7 @@ Numbers of all completions are one block of bytes, typed arrays side by side (`p
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ EXCERPT = 160
 STATUSES = ("value", "not_applicable", "gated", "failed")
 FINISHES = ("stop", "stop_string", "length")
 NO_TEXT, HAS_TEXT, LEFT_OUT = 0, 1, 2
-"""Whether a completion's text can be shown: not recorded, here, or recorded but left out of this file for its size."""
+"""State of a completion's text: not recorded, here, or recorded but left out of this file for its size."""
 
 _TYPES = {"i4": "<i4", "f4": "<f4", "u1": "u1"}
 
@@ -123,14 +123,6 @@ def pack(columns: Mapping[str, Column], **facts: object) -> bytes:
     head = json.dumps({**facts, "columns": directory}).encode()
     head += b" " * (-len(head) % 4)
     return len(head).to_bytes(4, "little") + head + b"".join(parts)
-
-
-def concatenate(parts: Iterable[Mapping[str, Column]]) -> dict[str, Column]:
-    """Return the columns of several tables one after another."""
-    listed = list(parts)
-    return {
-        name: (kind, np.concatenate([p[name][1] for p in listed])) for name, (kind, _) in listed[0].items()
-    }
 
 
 def _floats(rows: pa.Table, name: str) -> NDArray[np.float32]:

@@ -64,10 +64,7 @@ def short(value: float | None) -> float | None:
 def _errors(
     blocks: Sequence[Sequence[StepLine]], statistics: Mapping[int, Mapping[str, float]], name: str
 ) -> dict[str, list[float | None]]:
-    """Return standard error and degrees of freedom of the mean of each block of steps.
-
-    Variances of independent means add up; degrees after Welch and Satterthwaite.
-    """
+    """Return standard error and degrees of freedom of the mean of each block of steps."""
     errors: list[float | None] = []
     degrees: list[float | None] = []
     for block in blocks:
@@ -77,6 +74,7 @@ def _errors(
             errors.append(None)
             degrees.append(None)
             continue
+        # Variances of independent means add up; degrees of freedom after Welch and Satterthwaite.
         squares = math.fsum(se**2 for se, _ in kept)
         fourths = math.fsum(se**4 / d for se, d in kept)
         errors.append(short(math.sqrt(squares) / len(kept)))

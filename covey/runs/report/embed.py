@@ -72,7 +72,7 @@ def _embed(source: CompletionSource, kept: Container[int]) -> Blobs:
     for i in range(-(-len(source.index.entries) // CHUNK)):
         blocks[f"prompt-{i}"] = compress(as_json(source.prompts(i)))
     marked = np.where(is_left_out, LEFT_OUT, has_text)
-    blocks["numbers"] = compress(source.pack(source.columns | {"text": ("u1", marked)}))
+    blocks["numbers"] = compress(source.numbers(text=("u1", marked)))
     return Blobs(blocks, int(is_left_out.sum()))
 
 

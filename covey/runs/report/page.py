@@ -58,13 +58,27 @@ def write_report(
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with open(output, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(_document({"runs": summaries, "live": False, **_origin()}, blobs))
+        file.writelines(document({"runs": summaries, "live": False}, blobs))
     return output
 
 
-def document(data: Json) -> str:
-    """Return the page with its data and without completions, as the live server gives it."""
-    return "".join(_document(data | _origin(), [], connect="'self'"))
+def document(data: Json, blobs: Sequence[Sequence[Blobs]] = (), connect: str = "'none'") -> Iterator[str]:
+    """Yield the parts of a page: its data, and the blobs of each run, which a live page asks the server for instead."""
+    script, style = assets()
+    origin = {"version": __version__, "written": time.time()}
+    title = " · ".join(run["name"] for run in data["runs"][:3]) or "Covey"
+    yield "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
+    yield f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style, connect)}">\n'
+    yield '<meta name=viewport content="width=device-width, initial-scale=1">\n<meta name=referrer content=no-referrer>\n'
+    yield f"<title>{html.escape(visible(title), quote=False)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    yield '<noscript>This report draws itself with JavaScript, which is switched off.</noscript>\n<div id="app"></div>\n'
+    yield f'<script type="application/json" id="data">{script_json(data | origin)}</script>\n'
+    for number, held in enumerate(blobs):
+        for position, source in enumerate(held):
+            # The browser does not look at them until the page asks for one.
+            for name, block in source.blocks.items():
+                yield f'<script type="text/plain" id="b{number}-{position}-{name}">{block}</script>\n'
+    yield f"<script>{script}</script>\n</body>\n</html>\n"
 
 
 def policy(script: str, style: str, connect: str = "'none'") -> str:
@@ -104,29 +118,6 @@ def _embedded(run: RunSummary, max_bytes: int) -> tuple[Json, list[Blobs]]:
         counts = Counter(name.partition("-")[0] for name in blobs.blocks)
         facts |= {"textChunks": counts["text"], "promptChunks": counts["prompt"], "leftOut": blobs.left_out}
     return summary, held
-
-
-def _document(data: Json, blobs: Sequence[Sequence[Blobs]], connect: str = "'none'") -> Iterator[str]:
-    script, style = assets()
-    title = " · ".join(run["name"] for run in data["runs"][:3]) or "Covey"
-    yield "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
-    yield f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style, connect)}">\n'
-    yield '<meta name=viewport content="width=device-width, initial-scale=1">\n<meta name=referrer content=no-referrer>\n'
-    yield f"<title>{html.escape(visible(title), quote=False)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-    yield '<noscript>This report draws itself with JavaScript, which is switched off.</noscript>\n<div id="app"></div>\n'
-    yield f'<script type="application/json" id="data">{script_json(data)}</script>\n'
-    for number, held in enumerate(blobs):
-        for position, source in enumerate(held):
-            for (
-                name,
-                block,
-            ) in source.blocks.items():  # the browser does not look at them until the page asks for one
-                yield f'<script type="text/plain" id="b{number}-{position}-{name}">{block}</script>\n'
-    yield f"<script>{script}</script>\n</body>\n</html>\n"
-
-
-def _origin() -> Json:
-    return {"version": __version__, "written": time.time()}
 
 
 def _hash(text: str) -> str:

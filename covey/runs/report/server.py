@@ -60,11 +60,6 @@ class ReportServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{HOST}:{self.server_address[1]}/"
 
-    def names(self) -> set[str]:
-        """Return the values of a Host header that name this server."""
-        port = self.server_address[1]
-        return {f"{host}:{port}" for host in (HOST, "localhost")}
-
     def stamp(self) -> str:
         """Return a text that differs whenever one of the records has changed."""
         versions = [record_version(run.folder) for run in self.runs]
@@ -100,7 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        if self.headers.get("Host") not in self.server.names():
+        port = self.server.server_address[1]
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self._send(HTTPStatus.FORBIDDEN, b"This server answers to its own address only.", "text/plain")
             return
         parts = urlsplit(self.path)
@@ -118,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str, query: dict[str, str]) -> None:
         if path == "/":
-            page = document(self.server.data()).encode("utf-8")
+            page = "".join(document(self.server.data(), connect="'self'")).encode("utf-8")
             self._send(HTTPStatus.OK, page, "text/html; charset=utf-8")
         elif path == "/summary":
             has_news = query.get("version") != self.server.stamp()

@@ -6,7 +6,6 @@ Numbers are kept, and grow by what a running run adds; texts stay on the disk un
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +21,6 @@ from covey.runs.report.columns import (
     Column,
     ColumnIndex,
     Entry,
-    concatenate,
     number_columns,
     pack,
     text_rows,
@@ -79,10 +77,6 @@ class CompletionSource:
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def facts(self) -> dict[str, object]:
-        """Return what the page has to know to ask for blocks."""
-        return {"name": self.name, "rows": self.rows, "leftOut": 0, "chunk": CHUNK}
-
     def refresh(self) -> None:
         """Read what was added. Sealing a segment changes its file and not its rows; a resume may take rows out."""
         paths = source_paths(self.folder, self.name)
@@ -100,7 +94,7 @@ class CompletionSource:
                 self._forget()
                 return self.refresh()
             added = number_columns(rows.slice(count), self.rewards, self.index)
-            self.columns = concatenate([self.columns, added])
+            self.columns = {n: (k, np.concatenate([v, added[n][1]])) for n, (k, v) in self.columns.items()}
             self.files[position : position + 1] = [SourceFile(*mark, rows.num_rows)]
 
     def _begins_with(self, rows: pa.Table, offset: int, count: int) -> bool:
@@ -117,13 +111,11 @@ class CompletionSource:
                 return False
         return True
 
-    def numbers(self, start: int = 0) -> bytes:
-        """Return the numbers of the rows from `start` on, packed."""
-        return self.pack({name: (kind, values[start:]) for name, (kind, values) in self.columns.items()})
-
-    def pack(self, columns: Mapping[str, Column]) -> bytes:
-        """Return columns as one block, with the names that their numbers stand for."""
-        return pack(columns, rows=self.rows, tasks=list(self.index.tasks), rewards=self.rewards)
+    def numbers(self, start: int = 0, **replaced: Column) -> bytes:
+        """Return the numbers of the rows from `start` on, packed, with the names that they stand for."""
+        columns = (self.columns | replaced).items()
+        kept = {name: (kind, values[start:]) for name, (kind, values) in columns}
+        return pack(kept, rows=self.rows, tasks=list(self.index.tasks), rewards=self.rewards)
 
     def texts(self, chunk: int) -> list[Entry]:
         """Return the completions of a chunk, read from the files that hold them."""

@@ -12,7 +12,7 @@ from covey.runs.record.reader import read_events, run_state
 from covey.runs.report.curves import curves
 from covey.runs.report.evaluations import Evaluations
 from covey.runs.report.failures import failures
-from covey.runs.report.source import CompletionSource, source_names
+from covey.runs.report.source import CHUNK, CompletionSource, source_names
 
 MAX_EVENTS = 2000
 
@@ -69,7 +69,10 @@ class RunSummary:
                 for e in events
                 if e["kind"] in ("started", "resumed")
             ],
-            "sources": [source.facts() for source in self.sources],
+            "sources": [
+                {"name": source.name, "rows": source.rows, "leftOut": 0, "chunk": CHUNK}
+                for source in self.sources
+            ],
         }
 
     def _begin(self) -> None:
@@ -84,11 +87,7 @@ class RunSummary:
         steps, statistics, evaluations = self._steps.read(), self._statistics.read(), self._evaluated.read()
         if any(tail.restarts for tail in (self._steps, self._statistics, self._evaluated)):
             self._begin()  # a resume took steps out
-            steps, statistics, evaluations = (
-                self._steps.read(),
-                self._statistics.read(),
-                self._evaluated.read(),
-            )
+            return self._read()
         if not self._lines:
             self._watch = begin_watch(self.folder, len(steps))
         self._lines += steps

@@ -248,23 +248,18 @@ class Display:
         """Return the best completion of each of two groups, or of one where there is little room."""
         count = min(2 if room >= 8 else 1 if room >= 3 else 0, len(self._groups))
         apart = len(self._groups) // 2
-        shown = [self._groups[(self._step + n * apart) % len(self._groups)] for n in range(count)]
-        return [part for group in shown for part in self._sample(group, width, room // count)]
-
-    def _sample(self, group: ScoredGroup, width: int, room: int) -> list[RenderableType]:
-        best = max(range(len(group.advantages)), key=lambda i: group.advantages[i])
-        total = group.totals[best]
-        facts = (
-            f"reward {'none' if total is None else number(total)}, advantage {group.advantages[best]:+.2f}"
-        )
-        prompt = group.group.prompt
-        question = last_text_of(prompt.content)
-        text = Text(_lines(group.group.completions[best].text, width - 2, room - 2))
-        head = Text.assemble(
-            ("sample  ", "bright_black"), excerpt(question, max(10, width - 50)), (f"  {facts}", "bold")
-        )
-        head.truncate(width, overflow="ellipsis")
-        return [Text(), head, text]
+        parts: list[RenderableType] = []
+        for n in range(count):
+            group = self._groups[(self._step + n * apart) % len(self._groups)]
+            best = max(range(len(group.advantages)), key=lambda i: group.advantages[i])
+            total = group.totals[best]
+            question = excerpt(last_text_of(group.group.prompt.content), max(10, width - 50))
+            facts = f"  reward {'none' if total is None else number(total)}, advantage {group.advantages[best]:+.2f}"
+            head = Text.assemble(("sample  ", "bright_black"), question, (facts, "bold"))
+            head.truncate(width, overflow="ellipsis")
+            text = _lines(group.group.completions[best].text, width - 2, room // count - 2)
+            parts += [Text(), head, Text(text)]
+        return parts
 
 
 class _Pace:

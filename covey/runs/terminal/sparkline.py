@@ -16,14 +16,12 @@ class Curve:
 
     def __init__(self, capacity: int = 128) -> None:
         self.capacity = capacity
-        self.first: float | None = None
         self.last: float | None = None
         self._means: list[float] = []
         self._stride = 1
         self._open: list[float] = []
 
     def add(self, value: float) -> None:
-        self.first = value if self.first is None else self.first
         self.last = value
         self._open.append(value)
         if len(self._open) == self._stride:

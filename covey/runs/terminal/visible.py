@@ -26,18 +26,15 @@ _CONTROLS = (
 )  # fmt: skip
 """Names of the characters from U+0000 to U+001F."""
 
+_NAMED = {chr(code): f"⟨{name}⟩" for code, name in enumerate(_CONTROLS)}
+
 
 def visible(text: str) -> str:
     """Return the text with everything hidden made visible: `⟨ESC⟩` for control characters, `⟨U+202E⟩` for all others."""
-    return _HIDDEN.sub(lambda match: _picture(match.group()), text)
+    return _HIDDEN.sub(lambda match: _NAMED.get(match[0]) or f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
 def excerpt(text: str, length: int) -> str:
     """Return the start of a text on one line, at most `length` characters, everything hidden made visible."""
     start = visible(" ".join(text[: 4 * length].split()))
     return start if len(start) <= length else start[: max(0, length - 1)] + "…"
-
-
-def _picture(character: str) -> str:
-    code = ord(character)
-    return f"⟨{_CONTROLS[code] if code < 0x20 else f'U+{code:04X}'}⟩"

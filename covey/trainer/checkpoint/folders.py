@@ -20,7 +20,7 @@ from pathlib import Path
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from covey.runs.record import schema
-from covey.runs.record.header import free_name, stamp_of, start_stamp
+from covey.runs.record.header import dated_name, start_time
 from covey.trainer.checkpoint.manifest import damage, read_manifest, sync
 
 STAGING = "_saving"
@@ -62,8 +62,8 @@ def set_aside(run: Path, resumed: Path | None, step: int) -> Path | None:
     others = [p for s, p in found.items() if not is_own or (s > step and damage(p) is None)]
     if not others:
         return None
-    stamp = start_stamp(run / schema.FOLDER) or stamp_of(max(p.stat().st_mtime for p in others))
-    target = free_name(run / f"{ASIDE}-{stamp}")
+    started = start_time(run / schema.FOLDER) or max(p.stat().st_mtime for p in others)
+    target = dated_name(run / ASIDE, started)
     target.mkdir()
     for folder in others:
         os.rename(folder, target / folder.name)

@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 from covey.runs.record.environment import (
-    _command,
     dataset_facts,
     environment,
     git_state,
     process_start,
+    without_secret_options,
     without_secrets,
 )  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_secrets_are_blanked_deep_inside_and_ordinary_settings_are_not():
 def test_secrets_on_the_command_line_are_blanked():
     given = ["train.py", "--hub_token", "hf_x", "--lr", "1e-6", "--api-key=sk", "--push", "--token", "--next"]
     blank = "(not recorded)"
-    assert _command(given) == [
+    assert without_secret_options(given) == [
         "train.py", "--hub_token", blank, "--lr", "1e-6", f"--api-key={blank}", "--push", "--token", "--next",
     ]  # fmt: skip
 

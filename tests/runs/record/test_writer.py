@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,6 @@ import pytest
 import covey.runs
 from covey.errors import ConfigError, CoveyWarning
 from covey.runs.record import segments
-from covey.runs.record.reader import read_prompt
 from covey.types import Completion, Group, Prompt, Score
 from tests.runs.synthetic import (
     HOSTILE,
@@ -50,10 +50,8 @@ def test_every_completion_comes_back_as_it_was_given(tmp_path):
         assert (row["completion"], row["tokens"], row["finish"]) == (
             completion.text, len(completion.ids), completion.finish,
         )  # fmt: skip
-        assert (
-            read_prompt(row["prompt"], row["chat"]) == prompt.content
-            and row["task"] == prompt.columns["task"]
-        )
+        content = json.loads(row["prompt"]) if row["chat"] else row["prompt"]
+        assert content == prompt.content and row["task"] == prompt.columns["task"]
         assert row["advantage"] == scored.advantages[i]
         assert (None if pd.isna(row["total"]) else row["total"]) == scored.totals[i]
         for name, column in scored.scores.items():

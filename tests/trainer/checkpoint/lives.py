@@ -170,8 +170,8 @@ def end_of(trainer: Any, folder: Path) -> dict[str, Any]:
     """All that two runs must have in common: weights, logged numbers, the record, completions."""
     import hashlib
 
+    import covey.runs
     from covey.runs.record.jsonl import read_lines
-    from covey.runs.record.segments import read_groups
 
     weights = hashlib.sha256()
     for name, parameter in trainer.model.named_parameters():
@@ -184,7 +184,7 @@ def end_of(trainer: Any, folder: Path) -> dict[str, Any]:
         "log": [timeless(entry) for entry in trainer.state.log_history],
         "steps": [[line["step"], timeless(line["metrics"])] for line in read_lines(record / "steps.jsonl")],
         "evaluations": [timeless(line["metrics"]) for line in read_lines(record / "evaluations.jsonl")],
-        "groups": [row for table in read_groups(record / "groups") for row in table.to_pylist()],
+        "groups": [row for table in covey.runs.open(folder).group_tables() for row in table.to_pylist()],
         "completions": (folder / "completions.jsonl").read_text(),
         "checkpoints": sorted(p.name for p in folder.glob("checkpoint-*")),
         "left over": sorted(p.name for p in folder.iterdir() if p.name.startswith("_")),
