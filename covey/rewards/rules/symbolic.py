@@ -36,7 +36,7 @@ def compare(pairs: Sequence[Pair], seconds: float) -> list[Verdict]:
             if isinstance(value, CallFailed):
                 found[pair] = "failed" if value.verdict.status == "infrastructure" else "different"
             else:
-                found[pair] = "unreadable" if value is None else "same" if value else "different"
+                found[pair] = "unreadable" if value is None else "same" if value is True else "different"
     with _lock:
         if len(_remembered) > MAX_REMEMBERED:
             _remembered.clear()

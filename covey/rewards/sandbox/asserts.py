@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Sequence
 
 from covey.rewards.sandbox.calls import ended_verdict, raised_verdict, with_rest
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import AssertsJob, Grade, Verdict
+from covey.rewards.sandbox.inside.answers import NO_ANSWER, TESTS, checked
 from covey.rewards.sandbox.inside.verdict import PEER
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
@@ -46,14 +46,13 @@ def grade_asserts(
 
 def _read_verdicts(tests: Child, verdicts: list[Verdict], count: int, stop_early: bool) -> Verdict:
     """Collect verdicts as they come; return the verdict on tests that are not reached."""
-    setup = _meaning(tests.receive(hashed=True))
+    setup = _meaning(tests.receive())
     if setup.status != "ok":
-        return Verdict(
-            setup.status, setup.detail if setup.detail == GONE else f"the tests' setup: {setup.detail}"
-        )
+        is_end = setup.detail in (GONE, NO_ANSWER)
+        return Verdict(setup.status, setup.detail if is_end else f"the tests' setup: {setup.detail}")
     while len(verdicts) < count:
-        verdict = _meaning(tests.receive(hashed=True))
-        if verdict.status == "infrastructure" or verdict.detail == GONE:
+        verdict = _meaning(tests.receive())
+        if verdict.status == "infrastructure" or verdict.detail in (GONE, NO_ANSWER):
             return verdict
         verdicts.append(verdict)
         if stop_early and verdict.status != "ok":
@@ -61,20 +60,22 @@ def _read_verdicts(tests: Child, verdicts: list[Verdict], count: int, stop_early
     return Verdict("wrong", "not run")
 
 
-def _meaning(message: Sequence[object]) -> Verdict:
+def _meaning(message: object) -> Verdict:
     """Return the verdict that a message of the tests' process stands for."""
-    kind, detail = message[0], str(message[1]) if len(message) > 1 else ""
-    if kind == "passed":
-        return Verdict("ok")
-    if kind == "failed":
-        return Verdict("memory" if detail.startswith("MemoryError") else "wrong", detail)
-    if kind == "raised":
-        return raised_verdict(message[1], message[2])
-    if kind == "unsupported":
-        return Verdict("unsupported", detail)
-    if kind == "gone":
-        return Verdict("crash", GONE)
-    return Verdict("infrastructure", f"the tests cannot be run: {detail}")
+    match checked(message, TESTS):
+        case ("passed",):
+            return Verdict("ok")
+        case ("failed", str(detail)):
+            return Verdict("memory" if detail.startswith("MemoryError") else "wrong", detail)
+        case ("raised", str(kind), str(text)):
+            return raised_verdict(kind, text)
+        case ("unsupported", str(detail)):
+            return Verdict("unsupported", detail)
+        case ("gone", detail):
+            return Verdict("crash", NO_ANSWER if detail == NO_ANSWER else GONE)
+        case ("broken", str(detail)):
+            return Verdict("infrastructure", f"the tests cannot be run: {detail}")
+    return Verdict("crash", NO_ANSWER)
 
 
 def undefined_names(sources: list[str]) -> dict[str, str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 from covey.rewards.sandbox.child import Child, ChildEnded, Exit, TooLate, TooMuch
 from covey.rewards.sandbox.compare import same_value
 from covey.rewards.sandbox.grade import Call, CallsJob, Grade, Verdict
+from covey.rewards.sandbox.inside.answers import NO_ANSWER, checked
 from covey.rewards.sandbox.inside.codec import Opaque
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
@@ -40,14 +39,15 @@ def with_rest(verdicts: list[Verdict], rest: Verdict, count: int, end: Exit | No
 
 def start_fault(message: object) -> Verdict | None:
     """Return why the code could not be executed; None where it was."""
-    if message == ("ready",):
-        return None
-    if is_message(message, "raised", 3):
-        return raised_verdict(message[1], message[2])
+    match checked(message):
+        case ("ready",):
+            return None
+        case ("raised", str(kind), str(text)):
+            return raised_verdict(kind, text)
     return Verdict("crash", "it did not get ready")
 
 
-def raised_verdict(kind: object, text: object) -> Verdict:
+def raised_verdict(kind: str, text: str) -> Verdict:
     """Return the verdict on an exception, by the name of its class and its text."""
     return Verdict("memory" if kind == "MemoryError" else "crash", f"{kind}: {text}")
 
@@ -68,24 +68,20 @@ def ended_verdict(error: Exception, end: Exit | None, limits: Limits) -> Verdict
 
 
 def answer_verdict(call: Call, answer: object) -> Verdict:
-    """Return the verdict on an answer to a call, in the messages of `covey.rewards.sandbox.inside.candidate`."""
-    if is_message(answer, "value", 3):
-        if same_value(call.expected, answer[1]):
-            return Verdict("ok")
-        values = f"{shortened(answer[1])}, expected {shortened(call.expected)}"
-        return Verdict("wrong", f"{call.name} returned {values}")
-    if is_message(answer, "raised", 3):
-        return raised_verdict(answer[1], answer[2])
-    if is_message(answer, "opaque", 2):
-        return Verdict("wrong", f"{call.name} returned {answer[1]}")
-    if is_message(answer, "missing", 2):
-        return Verdict("wrong", f"there is no {call.name!r}")
-    return Verdict("crash", "an answer that is none")
-
-
-def is_message(message: object, kind: str, size: int) -> TypeGuard[tuple[object, ...]]:
-    """Return whether a hostile process sent a tuple of this kind and size."""
-    return type(message) is tuple and len(message) == size and message[0] == kind
+    """Return the verdict on an answer to a call."""
+    match checked(answer):
+        case ("value", value, _):
+            if same_value(call.expected, value):
+                return Verdict("ok")
+            values = f"{shortened(value)}, expected {shortened(call.expected)}"
+            return Verdict("wrong", f"{call.name} returned {values}")
+        case ("raised", str(kind), str(text)):
+            return raised_verdict(kind, text)
+        case ("opaque", str(kind)):
+            return Verdict("wrong", f"{call.name} returned {kind}")
+        case ("missing", _):
+            return Verdict("wrong", f"there is no {call.name!r}")
+    return Verdict("crash", NO_ANSWER)
 
 
 def shortened(value: object, limit: int = 200) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from covey.rewards.sandbox.inside.answers import safe_text
 from covey.rewards.sandbox.inside.codec import Malformed, decode, encode
 from covey.rewards.sandbox.inside.frames import HEADER, Closed, read_exactly
 from covey.rewards.sandbox.inside.zygote import EXIT
@@ -116,7 +117,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         except Closed:
             raise ChildEnded("it ended") from None
         except (Malformed, RecursionError) as error:
-            raise ChildEnded(f"it sent no message: {error}") from None
+            raise ChildEnded(f"it sent no message: {safe_text(error)}") from None
 
     def kill(self) -> None:
         """Kill the child where it still runs, without waiting for its end."""

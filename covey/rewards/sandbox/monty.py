@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from covey.errors import SandboxError
 from covey.rewards.sandbox.calls import answer_verdict, with_rest
 from covey.rewards.sandbox.grade import Call, CallsJob, Grade, Verdict
+from covey.rewards.sandbox.inside.answers import safe_text
 from covey.rewards.sandbox.inside.codec import Opaque, decode, encode
 from covey.rewards.sandbox.limits import Limits
 
@@ -70,7 +71,7 @@ class MontyPool:
         try:
             plain = decode(encode(value), hashed=False)  # exact builtin types, bounded in depth
         except (Opaque, RecursionError) as error:
-            return Verdict("wrong", f"{call.name} returned {error}")
+            return Verdict("wrong", f"{call.name} returned {safe_text(error)}")
         return answer_verdict(call, ("value", plain, None))
 
     def _run(
@@ -80,9 +81,9 @@ class MontyPool:
         try:
             return session.feed_run(code, inputs=inputs), None
         except self._monty.MontyCrashedError as error:
-            return None, Verdict("timeout" if error.timed_out else "crash", str(error))
+            return None, Verdict("timeout" if error.timed_out else "crash", safe_text(error))
         except Exception as error:  # whatever it raises, it is an answer to hostile code
-            text = str(error)[:300]
+            text = safe_text(error)[:300]
             if text.startswith("TimeoutError"):
                 return None, Verdict("timeout", text)
             return None, Verdict("memory" if text.startswith("MemoryError") else "unsupported", text)

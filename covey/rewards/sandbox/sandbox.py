@@ -12,9 +12,10 @@ from typing import Literal
 
 from covey.errors import SandboxError
 from covey.rewards.sandbox.asserts import grade_asserts
-from covey.rewards.sandbox.calls import grade_calls
+from covey.rewards.sandbox.calls import grade_calls, shortened
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import CallsJob, Grade, Job, Program, StdioJob, Verdict
+from covey.rewards.sandbox.inside.answers import checked
 from covey.rewards.sandbox.inside.codec import Opaque, encode
 from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, IsolationLevel, Limits, Walls
 from covey.rewards.sandbox.monty import MontyPool
@@ -232,14 +233,17 @@ def _try_walls(zygote: Zygote, limits: Limits) -> str | None:
     with Child(zygote, limits) as child:
         try:
             child.within(30.0).send({"mode": "serve", "code": _TRIAL, "filename": "<trial>"})
-            if child.receive() != ("ready",):
+            if checked(child.receive()) != ("ready",):
                 return "a child could not run the trial"
             child.send(("trial", [], {}))
-            answer = child.receive()
+            answer = checked(child.receive())
         except (ChildEnded, TooLate, TooMuch) as error:
             return f"a locked child did not answer ({type(error).__name__}: {error})"
     stood = answer[1] if answer[0] == "value" else answer
-    return None if stood == ["files", "processes", "sockets"] else f"only these walls stood: {stood}"
+    if stood == ["files", "processes", "sockets"]:
+        return None
+    is_text = isinstance(stood, list | tuple) and all(isinstance(wall, str) for wall in stood)
+    return f"only these walls stood: {stood if is_text else shortened(stood)}"
 
 
 def probe() -> Walls:

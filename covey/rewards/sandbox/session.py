@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from covey.rewards.sandbox.calls import ended_verdict, is_message, raised_verdict, start_fault
+from covey.rewards.sandbox.calls import ended_verdict, raised_verdict, shortened, start_fault
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import Verdict
+from covey.rewards.sandbox.inside.answers import NO_ANSWER, checked
 
 START_SECONDS = 60.0
 
@@ -59,17 +60,17 @@ class Session:
         """
         with self._lock:
             answer = self._answer((name, list(args), kwargs), seconds)
-        match answer:
+        match checked(answer):
             case ("value", value, _):
                 return value
-            case ("raised", kind, text):
+            case ("raised", str(kind), str(text)):
                 raise CallFailed(raised_verdict(kind, text))
             case ("missing", _):
                 raise CallFailed(Verdict("crash", f"there is no {name!r}"))
-            case ("opaque", kind):
+            case ("opaque", str(kind)):
                 raise CallFailed(Verdict("crash", f"{name} returned {kind}"))
             case _:
-                raise CallFailed(Verdict("crash", "an answer that is none"))
+                raise CallFailed(Verdict("crash", NO_ANSWER))
 
     def close(self) -> None:
         with self._lock:
@@ -106,8 +107,12 @@ class Session:
             if self._setup is not None and not fault:
                 name, argument = self._setup
                 child.send((name, [argument], {}))
-                answer = child.receive(hashed=self._trusted)
-                fault = str(answer[1] if is_message(answer, "value", 3) else answer)
+                answer = checked(child.receive(hashed=self._trusted))
+                match answer:
+                    case ("value", value, _):
+                        fault = value if isinstance(value, str) else shortened(value)
+                    case _:
+                        fault = str(answer)
         except (ChildEnded, TooLate, TooMuch) as error:
             fault = repr(error)
         if fault:

@@ -8,10 +8,11 @@ import selectors
 import time
 from collections.abc import Iterator
 
-from covey.rewards.sandbox.calls import ended_verdict, is_message, raised_verdict
+from covey.rewards.sandbox.calls import ended_verdict, raised_verdict
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.compare import same_output
 from covey.rewards.sandbox.grade import Grade, Program, StdioJob, Verdict
+from covey.rewards.sandbox.inside.answers import checked
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.zygote import Zygote
 
@@ -44,14 +45,13 @@ def run_program(zygote: Zygote, code: str, stdin: str, limits: Limits) -> Progra
         try:
             child.send({"mode": "stdio", "code": code})
             streams.pump(stdin.encode("utf-8", "replace"), child.channel.fileno(), child.deadline)
-            message = child.receive()
-            raised = message[1] if is_message(message, "ended", 2) else ()
-            if raised is None:
-                verdict = Verdict("ok")
-            elif isinstance(raised, tuple) and len(raised) == 2:
-                verdict = raised_verdict(*raised)
-            else:
-                verdict = Verdict("crash", "it did not say how it ended")
+            match checked(child.receive()):
+                case ("ended",):
+                    verdict = Verdict("ok")
+                case ("raised", str(kind), str(text)):
+                    verdict = raised_verdict(kind, text)
+                case _:
+                    verdict = Verdict("crash", "it did not say how it ended")
         except (ChildEnded, TooLate, TooMuch) as error:
             verdict = ended_verdict(error, child.close(), limits)
         spent = (end.cpu_seconds, end.peak_mb) if (end := child.close()) else (0.0, 0.0)

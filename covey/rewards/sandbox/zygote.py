@@ -103,15 +103,23 @@ class Zygote:
         self._control.settimeout(START_SECONDS)
         try:
             found = json.loads(self._control.recv(65_536) or b"{}")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             found = {"error": str(error)}
         self._control.settimeout(None)
-        if "locked" not in found:
-            self.close()
-            raise SandboxError(
-                f"The sandbox's fork server did not start: {found.get('error', 'it ended at once')}."
-            )
-        return Walls(found["seccomp"], found["landlock"], tuple(found["namespaces"]))
+        match found:
+            case {
+                "locked": bool(),
+                "seccomp": bool(seccomp),
+                "landlock": int(landlock),
+                "namespaces": [*namespaces],
+            } if all(isinstance(name, str) for name in namespaces):
+                return Walls(seccomp, landlock, tuple(namespaces))
+            case {"error": str(reason)}:
+                pass
+            case _:
+                reason = "it ended at once" if found == {} else "it sent something else than its walls"
+        self.close()
+        raise SandboxError(f"The sandbox's fork server did not start: {reason}.")
 
 
 def _start(settings: Mapping[str, object], control: int) -> subprocess.Popen[bytes]:

@@ -225,3 +225,26 @@ def f(x):
     "no python": "def f(x: return x * x",
     "change the argument": "def f(x):\n    global TESTS\n    TESTS = []\n    return 0",
 }
+
+FORGE = """
+import os, struct
+def i(number):
+    body = number.to_bytes(number.bit_length() // 8 + 1, 'big')
+    return b'i' + struct.pack('>I', len(body)) + body
+def s(text):
+    return b's' + struct.pack('>I', len(text)) + text.encode()
+def t(*parts):
+    return b't' + struct.pack('>I', len(parts)) + b''.join(parts)
+def send(frame):
+    os.write(3, struct.pack('>I', len(frame)) + frame)
+big = i(1 << 20_000)  # Python refuses to write it in decimals
+"""
+
+FORGED = {  # answers on the channel that the host would stumble over, if it took them at their word
+    "forged: raised, an integer by an integer": FORGE + "send(t(s('raised'), big, big))",
+    "forged: returned an integer's type": FORGE + "send(t(s('ready')))\nsend(t(s('opaque'), big))",
+    "forged: raised, and no more": FORGE + "send(t(s('raised')))",
+    "forged: ended by an integer": FORGE + "send(t(s('ended'), t(big, big)))",
+    "forged: raised, after it was ready": FORGE + "send(t(s('ready')))\nsend(t(s('raised'), big, big))",
+}
+VERDICTS |= FORGED

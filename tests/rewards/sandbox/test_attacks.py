@@ -128,6 +128,12 @@ def test_verdicts_by_calls(name, sandbox):
     )
 
 
+@pytest.mark.parametrize("name", ATTACKS["FORGED"])
+def test_verdicts_by_programs(name, sandbox):
+    grade = sandbox.grade(StdioJob(VERDICTS[name], (("", "1"),)))
+    assert grade.passed_share == 0.0 and grade.status == "crash", grade
+
+
 @pytest.mark.parametrize("name", ["search the frames for tests", "search the heap for tests"])
 def test_searches_find_what_is_there(name, sandbox):
     """The control: with the tests in its own process, the same search passes them."""

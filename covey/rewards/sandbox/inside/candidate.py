@@ -3,8 +3,9 @@
     stdio   the job's code is a program: standard input and output are its own
     serve   the job's code is executed once; then functions of it are called, one request at a time
 
-A request is (name, arguments, keyword arguments). An answer is one of
+A request is (name, arguments, keyword arguments). An answer is one of those in `covey.rewards.sandbox.inside.answers`
 
+    ("ended",)           the program came to its end                       ("ready",)     the code was executed
     ("value", value, changed arguments or None)     ("raised", type, text)
     ("opaque", type)     the value is of a type that does not cross        ("missing", name)
 """
@@ -68,7 +69,7 @@ def _run_program(code: str) -> None:
         outcome = outcome or describe(error)
     if outcome is not None and outcome[0] == "SystemExit" and outcome[1] in ("", "0", "None"):
         outcome = None
-    send(CHANNEL, to_bytes(("ended", outcome)))
+    send(CHANNEL, to_bytes(("ended",) if outcome is None else ("raised", *outcome)))
 
 
 def _serve(code: str, filename: str, max_bytes: int) -> None:

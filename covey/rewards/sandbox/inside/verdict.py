@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .answers import NO_ANSWER, checked
 from .candidate import CHANNEL, describe
 from .codec import Malformed, Opaque, decode, encode
 from .frames import Closed, read_bytes, write_bytes
@@ -86,8 +87,8 @@ class _Peer:
         except CandidateGone as error:
             return "gone", str(error)
         if answer[0] == "raised":
-            return answer[:3]
-        return None if answer == ("ready",) else ("gone", "it did not get ready")
+            return answer
+        return None if answer == ("ready",) else ("gone", NO_ANSWER)
 
     def call(self, name: str, arguments: list[object], keywords: dict[str, object]) -> tuple[object, ...]:
         """Send a request; return the answer."""
@@ -110,12 +111,9 @@ class _Peer:
 
     def _receive(self) -> tuple[object, ...]:
         try:
-            answer = decode(read_bytes(PEER, self.max_bytes + 1024))
+            return checked(decode(read_bytes(PEER, self.max_bytes + 1024)))
         except (Closed, Malformed, OSError) as error:
             raise CandidateGone(str(error)) from None
-        if type(answer) is not tuple or not answer:
-            raise CandidateGone("an answer that is none")
-        return answer
 
 
 class Proxy:
@@ -125,19 +123,18 @@ class Proxy:
         self._peer, self._name = peer, name
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
-        answer = self._peer.call(self._name, list(arguments), keywords)
-        kind = answer[0]
-        if kind == "value" and len(answer) == 3:
-            if type(answer[2]) is list:
-                _change_in_place(arguments, answer[2])
-            return answer[1]
-        if kind == "raised" and len(answer) == 3:
-            raise _exception(answer[1], answer[2])
-        if kind == "opaque":
-            return Unreadable(answer[1])
-        if kind == "missing":
-            raise NameError(f"name {self._name!r} is not defined")
-        raise CandidateGone("an answer that is none")
+        match self._peer.call(self._name, list(arguments), keywords):
+            case ("value", value, changed):
+                if isinstance(changed, list):
+                    _change_in_place(arguments, changed)
+                return value
+            case ("raised", str(kind), str(text)):
+                raise _exception(kind, text)
+            case ("opaque", str(kind)):
+                return Unreadable(kind)
+            case ("missing", _):
+                raise NameError(f"name {self._name!r} is not defined")
+        raise CandidateGone(NO_ANSWER)
 
     def __getattr__(self, attribute: str) -> object:
         raise Unjudgeable(f"{self._name}.{attribute} is asked for")
@@ -151,7 +148,7 @@ class Unreadable:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, kind: object) -> None:
+    def __init__(self, kind: str) -> None:
         self._kind = kind
 
     def __eq__(self, other: object) -> bool:
@@ -174,10 +171,8 @@ _EXCEPTIONS = {
 }
 
 
-def _exception(kind: object, text: object) -> Exception:
+def _exception(kind: str, text: str) -> Exception:
     """Return the exception that the candidate raised, as one of a builtin class; nothing that ends the tests."""
-    if type(kind) is not str or type(text) is not str:
-        return CandidateError("an exception")
     try:
         return _EXCEPTIONS[kind](text)
     except (KeyError, TypeError):  # not a builtin exception, or one that wants other arguments
