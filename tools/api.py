@@ -131,7 +131,9 @@ def find(name: str) -> object:
 
 def signature(name: str, found: object) -> str:
     """Return the call as one writes it; nothing where it cannot be called."""
-    if isinstance(found, type) and (issubclass(found, BaseException) or getattr(found, "_is_protocol", False)):
+    if isinstance(found, type) and (
+        issubclass(found, BaseException) or getattr(found, "_is_protocol", False)
+    ):
         return name
     try:
         call = inspect.signature(found)  # type: ignore[arg-type]  # asked of callables and others
@@ -146,7 +148,16 @@ def signature(name: str, found: object) -> str:
 def entry(name: str) -> str:
     """Return the entry of one name: its call and its docstring, and the documented methods of a class."""
     found = find(name)
-    lines = [f"### `{name}`", "", "```text", signature(name, found), "", inspect.getdoc(found) or "", "```", ""]
+    lines = [
+        f"### `{name}`",
+        "",
+        "```text",
+        signature(name, found),
+        "",
+        inspect.getdoc(found) or "",
+        "```",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -30,7 +30,9 @@ def floors():
 
 def test_every_floor_is_the_version_that_is_tested():
     lowest = pins("constraints-lowest.txt")
-    different = {n: (f, lowest.get(n)) for n, f in floors().items() if Version(lowest.get(n, "0")) != Version(f)}
+    different = {
+        n: (f, lowest.get(n)) for n, f in floors().items() if Version(lowest.get(n, "0")) != Version(f)
+    }
     assert different == {}
 
 

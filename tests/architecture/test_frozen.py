@@ -63,6 +63,13 @@ def test_flags_of_the_command_line():
 
 def test_metric_keys(tmp_path):
     folder = tiny_policy(tmp_path / "m")
-    trainer = train(folder, tmp_path, Recorder(by_length, "mine"), rows(4, task=["sums"] * 4), beta=0.1, eval_dataset=rows(2))
+    trainer = train(
+        folder,
+        tmp_path,
+        Recorder(by_length, "mine"),
+        rows(4, task=["sums"] * 4),
+        beta=0.1,
+        eval_dataset=rows(2),
+    )
     trainer.evaluate()
     held("metrics", sorted({key for entry in trainer.state.log_history for key in entry}))

@@ -32,12 +32,16 @@ def test_the_root_holds_at_most_four_nouns():
 def test_a_loose_file_serves_at_least_three_folders():
     for name in ("types", "metrics", "plan", "errors"):
         word = re.compile(rf"\bcovey\.{name}\b")
-        users = {p.relative_to(PACKAGE).parts[0] for p in FILES if word.search(p.read_text())} - {f"{name}.py"}
+        users = {p.relative_to(PACKAGE).parts[0] for p in FILES if word.search(p.read_text())} - {
+            f"{name}.py"
+        }
         assert len(users) >= 3, (name, users)
 
 
 def test_no_class_name_stands_for_two_things():
-    classes = ((n.name, p) for p in FILES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ClassDef))
+    classes = (
+        (n.name, p) for p in FILES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ClassDef)
+    )
     assert repeated(classes) == {}
 
 

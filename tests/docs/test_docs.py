@@ -50,7 +50,9 @@ def test_every_path_that_a_page_names_is_there():
     missing = [
         f"{page.name}: {path}"
         for page in [*PAGES, ROOT / "CONTRIBUTING.md"]
-        for path in re.findall(r"`((?:covey|tests|tools|benchmarks|docs|recipes|examples)/[\w./]+)`", page.read_text())
+        for path in re.findall(
+            r"`((?:covey|tests|tools|benchmarks|docs|recipes|examples)/[\w./]+)`", page.read_text()
+        )
         if "yours" not in path and path not in ("covey/tools/",) and not (ROOT / path).exists()
     ]
     assert missing == []
