@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import torch
@@ -38,6 +39,7 @@ from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
+from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
@@ -134,7 +136,7 @@ class GRPOTrainer(CheckpointedTrainer):
         loss: Loss | None = None,
     ) -> None:
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
-        args = args or source.default_settings()
+        args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         checks.check_columns(rewards, train_dataset, eval_dataset)
@@ -218,7 +220,15 @@ class GRPOTrainer(CheckpointedTrainer):
             prompts: Sequence[Prompt] | None = own
             while prompts is not None:
                 groups = self._sample(prompts)
-                penalties = self._kl_penalties(groups) if self.args.kl_in_reward else None
+                penalties = None
+                if (
+                    self.args.kl_in_reward
+                ):  # the divergence to the reference is taken off each completion's reward
+                    unscored = [
+                        Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions
+                    ]
+                    size = self.args.per_device_train_batch_size
+                    penalties = self.updater.kl_penalties(self.model, unscored, size, self.args.device)
                 with self.run_log.timed("score"):
                     attempt, metrics = self.scorer.run_rewards(groups, self.state, penalties)
                 tasks = task_metrics(attempt, self.args.task_column)
@@ -247,12 +257,6 @@ class GRPOTrainer(CheckpointedTrainer):
             self.engine.sleep()
             return groups
 
-    def _kl_penalties(self, groups: Sequence[Group]) -> list[float]:
-        """Return what the divergence to the reference takes off the reward of each completion."""
-        samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
-        size = self.args.per_device_train_batch_size
-        return self.updater.kl_penalties(self.model, samples, size, self.args.device)
-
     def _read_or_save(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; where a row cannot be used in any process, save the steps so far and raise.
 
@@ -265,7 +269,7 @@ class GRPOTrainer(CheckpointedTrainer):
             rows, fault = read(), None
         except DatasetError as error:
             rows, fault = None, str(error)
-        fault = next((f for f in gather(fault) if f is not None), None)
+        fault = first_fault(gather(fault))
         if fault is None:
             return cast(T, rows)
         is_saved = self.stop.saved_at == self.state.global_step and self.save_fault is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -66,10 +65,6 @@ class ModelSource:
     @property
     def name(self) -> str:
         return loading.model_name(self.model)
-
-    def default_settings(self) -> GRPOConfig:
-        """Build the settings of a trainer that is given none."""
-        return GRPOConfig(output_dir=f"{Path(self.name).name or 'model'}-GRPO")
 
 
 def load_rewards(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from covey.errors import CheckpointError
+from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.folders import checkpoint_name, checkpoints
 from covey.trainer.checkpoint.manifest import MANIFEST, damage, read_manifest
 from covey.types import Gather
@@ -65,7 +65,7 @@ def _last_whole(run: Path, may_start: bool, is_first_of_node: bool, gather: Gath
     damaged: list[str] = []
     for step in steps:
         folder = run / checkpoint_name(step)
-        fault = _first(node.get(step, "it is missing on one of the machines") for node in nodes)
+        fault = first_fault(node.get(step, "it is missing on one of the machines") for node in nodes)
         if fault is None:
             instead = [f"Going on from {folder} instead."] if damaged else []
             return Choice(str(folder), (*damaged, *instead, *_without_optimizer(folder)))
@@ -79,7 +79,7 @@ def _last_whole(run: Path, may_start: bool, is_first_of_node: bool, gather: Gath
 def _given(folder: Path, is_first_of_node: bool, gather: Gather) -> Choice:
     has_manifest = read_manifest(folder) is not None
     seen = (damage(folder) if has_manifest else _visible_damage(folder)) if is_first_of_node else None
-    fault = _first(gather(seen))
+    fault = first_fault(gather(seen))
     if fault is not None:
         whole = [p for p in checkpoints(folder.parent).values() if p != folder and damage(p) is None]
         others = f"There is no whole checkpoint beside it in {folder.parent}."
@@ -89,10 +89,6 @@ def _given(folder: Path, is_first_of_node: bool, gather: Gather) -> Choice:
     if has_manifest:
         return Choice(str(folder), tuple(_without_optimizer(folder)))
     return Choice(str(folder), (f"{folder} has no {MANIFEST}: whether it is whole is not known.",))
-
-
-def _first(faults: Iterable[str | None]) -> str | None:
-    return next((fault for fault in faults if fault is not None), None)
 
 
 def _without_optimizer(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ They say nothing against the run, which goes on with the last good checkpoint be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from safetensors import SafetensorError
@@ -33,6 +33,11 @@ class Faults:
             if cause is None:
                 raise
             self.first = self.first or cause
+
+
+def first_fault(faults: Iterable[str | None]) -> str | None:
+    """Return the first fault, in the order of the processes; None where none has one."""
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def disk_fault(error: BaseException) -> str | None:

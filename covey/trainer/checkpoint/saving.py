@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from covey.errors import warn
 from covey.trainer.checkpoint.choosing import Choice, choose
-from covey.trainer.checkpoint.faults import Faults
+from covey.trainer.checkpoint.faults import Faults, first_fault
 from covey.trainer.checkpoint.folders import (
     STAGING,
     checkpoint_name,
@@ -176,7 +176,7 @@ class CheckpointedTrainer(Trainer):
                     self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
             save_state(staged, self.args.process_index, self.run_state())
             self.run_log.sync()
-        fault = _first_fault(faults)
+        fault = first_fault(gather(faults.first))
         if fault is not None:
             return fault
         # Every process has written its share. One finishes it; where nodes have disks of their own, one on each node.
@@ -186,7 +186,7 @@ class CheckpointedTrainer(Trainer):
                     write_manifest(staged, self.state.global_step)
                     publish(staged, target)
             gather(None)
-        return _first_fault(faults)
+        return first_fault(gather(faults.first))
 
     def _give_up(self, staged: Path, run: Path) -> None:
         """Delete a checkpoint that could not be written, and warn."""
@@ -241,8 +241,3 @@ class CheckpointedTrainer(Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         with self._faults_kept():
             super()._save_rng_state(output_dir)
-
-
-def _first_fault(faults: Faults) -> str | None:
-    """Return the first fault of any process, the same in all of them. Collective."""
-    return next((fault for fault in gather(faults.first) if fault is not None), None)
