@@ -7,9 +7,12 @@ Everything else may change without notice. tests/docs/test_api.py holds the page
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
 import inspect
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -145,20 +148,26 @@ def signature(name: str, found: object) -> str:
     return name + str(call.replace(parameters=shown, return_annotation=inspect.Signature.empty))
 
 
+def fields_of(found: object) -> list[str]:
+    """Return the fields of a dataclass as one writes and explains them; nothing for others, and for settings."""
+    if not dataclasses.is_dataclass(found) or len(dataclasses.fields(found)) > 30:
+        return []
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body  # type: ignore[arg-type]  # a class
+    body = tree.body if isinstance(tree, ast.ClassDef) else []
+    lines = []
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign):
+            lines.append(f"    {ast.unparse(node)}")
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                lines.append(textwrap.indent(inspect.cleandoc(str(after.value.value)), " " * 8))
+    return ["", "Fields:", *lines] if lines else []
+
+
 def entry(name: str) -> str:
-    """Return the entry of one name: its call and its docstring, and the documented methods of a class."""
+    """Return the entry of one name: its call, its docstring, and the fields of a dataclass."""
     found = find(name)
-    lines = [
-        f"### `{name}`",
-        "",
-        "```text",
-        signature(name, found),
-        "",
-        inspect.getdoc(found) or "",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+    text = [signature(name, found), "", inspect.getdoc(found) or "", *fields_of(found)]
+    return "\n".join([f"### `{name}`", "", "```text", *text, "```", ""])
 
 
 def page() -> str:
