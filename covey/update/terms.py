@@ -22,11 +22,11 @@ class LossTerms:
     """Flat tensors over the tokens in the loss, completion after completion; each has the shape (tokens,)."""
 
     logprobs: Tensor
-    """l, with gradient."""
+    """l: natural log-probability of each sampled token under the present policy, with gradient."""
     old_logprobs: Tensor
-    """o."""
+    """o: the same under the policy that the rollout began with, as the trainer computes it."""
     sampler_logprobs: Tensor
-    """b."""
+    """b: the same as the sampler reported it."""
     advantages: Tensor
     """A of the token's completion."""
     weights: Tensor
@@ -36,7 +36,7 @@ class LossTerms:
     num_rows: int
     """Completions of the micro-batch."""
     ref_logprobs: Tensor | None = None
-    """f; None where no divergence is asked for."""
+    """f: the same under the reference; None where no divergence is asked for."""
     entropy: Tensor | None = None
     """Entropy of the present policy where the token was drawn, with gradient."""
     is_forking: Tensor | None = None
