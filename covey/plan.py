@@ -23,7 +23,7 @@ from covey.errors import ConfigError, warn
 
 @dataclass(frozen=True)
 class Plan:
-    """How many prompts, groups, micro-batches and optimizer steps the settings mean. All counts, no behaviour."""
+    """Numbers of prompts, groups, micro-batches and optimizer steps that the settings mean. All counts, no behaviour."""
 
     group_size: int
     """Completions per prompt (`num_generations`)."""

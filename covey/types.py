@@ -128,7 +128,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the policy wrote after a prompt."""
+    """The tokens that the policy wrote after a prompt, with their log-probabilities."""
 
     ids: tuple[int, ...]
     """Token ids without padding; an end-of-sequence id, where one ended it, is the last."""
@@ -175,7 +175,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one reward gave one completion: the value, or why there is none."""
+    """The value that one reward gave one completion, or why there is none."""
 
     value: float | None
     status: Status = "value"

@@ -1,4 +1,4 @@
-"""What the processes of one run tell each other, and how they part."""
+"""Exchange between the processes of one run, and the end of it."""
 
 from __future__ import annotations
 

@@ -48,8 +48,14 @@ class Objective:
     """True: the estimate is weighed by the ratio, so that its gradient is that of the divergence."""
 
     def __call__(self, terms: LossTerms, entropy_coef: float = 0.0) -> tuple[Tensor, dict[str, Metric]]:
-        """Compute a micro-batch's share in the loss of its optimizer step, a scalar, and metrics; raise as `token_losses` does."""
-        losses, metrics = token_losses(self.loss, terms)
+        """Compute a micro-batch's share in the loss of its optimizer step, a scalar, and metrics; raise as `checked_losses` does."""
+        name = getattr(self.loss, "__name__", type(self.loss).__name__)
+        try:
+            result = self.loss(terms)
+        except (TypeError, AttributeError) as error:
+            raise_for_absent_term(name, terms, error)
+            raise
+        losses, metrics = checked_losses(name, result, terms)
         factor, factor_metrics = policy_factor(terms, self.correction, self.off_policy_threshold)
         total = losses if factor is None else losses * factor
         ratios = ratio(terms.logprobs, terms.old_logprobs)
@@ -67,19 +73,12 @@ class Objective:
         return (total * terms.weights).sum(), metrics
 
 
-def token_losses(loss: Loss, terms: LossTerms) -> TokenLosses:
-    """Return the losses that a loss gives, shape (tokens,), and its metrics.
+def checked_losses(name: str, result: TokenLosses | Tensor, terms: LossTerms) -> TokenLosses:
+    """Return the losses that the loss `name` gave, shape (tokens,), and its metrics.
 
     Raises:
-        ConfigError: it needs a term that no setting asks for, gives anything but one number per token, has no gradient, or
-            has a metric that cannot be added up.
+        ConfigError: it gave anything but one number per token, has no gradient, or has a metric that cannot be added up.
     """
-    name = getattr(loss, "__name__", type(loss).__name__)
-    try:
-        result = loss(terms)
-    except (TypeError, AttributeError) as error:
-        raise_for_absent_term(name, terms, error)
-        raise
     losses, metrics = result if isinstance(result, tuple) else (result, {})
     if not isinstance(losses, Tensor) or losses.shape != terms.logprobs.shape:
         came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from: the one that was asked for, or the last whole one."""
+"""The choice of the checkpoint that a run goes on from: the one that was asked for, or the last whole one."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ DIGESTED_BYTES = 4 << 20
 
 
 class FileFacts(TypedDict):
-    """What is written down about a file."""
+    """Size and digest of a file."""
 
     bytes: int
     sha256: str
 
 
 class Manifest(TypedDict):
-    """What is written down about a checkpoint."""
+    """Version, step, time and files of a checkpoint."""
 
     version: int
     step: int

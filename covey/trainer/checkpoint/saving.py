@@ -1,4 +1,4 @@
-"""How `transformers.Trainer` comes to write checkpoints that are whole or not there, and to go on from them.
+"""A `transformers.Trainer` whose checkpoints are whole or not there, and that goes on from them.
 
 Everything is written into a staging folder, brought to the disk, listed in a manifest, and moved into place at once. A
 process that is killed at any moment, or a disk that fills up, leaves the checkpoints before it as they were. A run that

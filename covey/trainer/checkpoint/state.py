@@ -1,4 +1,4 @@
-"""What Covey adds to a checkpoint of `transformers.Trainer`, so that a resumed run is the same run.
+"""The state that Covey adds to a checkpoint of `transformers.Trainer`, so that a resumed run is the same run.
 
     covey/rank<r>.json, .pt     the rollout that was unfinished: its micro-batches, and how many had been handed out
     covey/run<r>.json           numbers that were not logged yet, the coefficient of the entropy bonus where it adapts, how
