@@ -97,7 +97,9 @@ def set_way(trainer: Any, way: str) -> Noting:
     else:
         engine = Noting(decode, autocast, path="general")
         trainer.updater.forward = Forward(trainer.model, trainer.args.temperature, fast=False)
-        trainer.updater.needs_every_row = True
+        # A plain function has no `needs_every_row = False`, so that no row is left out.
+        objective = trainer.updater.objective
+        trainer.updater.objective = dataclasses.replace(objective, loss=lambda terms: objective.loss(terms))
     trainer.engine = engine
     return engine
 
