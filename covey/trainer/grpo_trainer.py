@@ -220,15 +220,7 @@ class GRPOTrainer(CheckpointedTrainer):
             prompts: Sequence[Prompt] | None = own
             while prompts is not None:
                 groups = self._sample(prompts)
-                penalties = None
-                if (
-                    self.args.kl_in_reward
-                ):  # the divergence to the reference is taken off each completion's reward
-                    unscored = [
-                        Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions
-                    ]
-                    size = self.args.per_device_train_batch_size
-                    penalties = self.updater.kl_penalties(self.model, unscored, size, self.args.device)
+                penalties = self._kl_penalties(groups) if self.args.kl_in_reward else None
                 with self.run_log.timed("score"):
                     attempt, metrics = self.scorer.run_rewards(groups, self.state, penalties)
                 tasks = task_metrics(attempt, self.args.task_column)
@@ -256,6 +248,12 @@ class GRPOTrainer(CheckpointedTrainer):
             groups = in_order(prompts, self.engine.generate(prompts, self.plan.group_size, settings))
             self.engine.sleep()
             return groups
+
+    def _kl_penalties(self, groups: Sequence[Group]) -> list[float]:
+        """Return what the divergence to the reference takes off the reward of each completion."""
+        samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
+        size = self.args.per_device_train_batch_size
+        return self.updater.kl_penalties(self.model, samples, size, self.args.device)
 
     def _read_or_save(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; where a row cannot be used in any process, save the steps so far and raise.
