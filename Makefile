@@ -1,5 +1,5 @@
 # quickstart   watch a model learn              test       run the tests
-# test-fast    formulas and laws, a minute      test-lowest the three steps on the oldest libraries
+# test-fast    formulas and laws, a minute      test-lowest steps and trainer on the oldest libraries
 # check        format, lint, types, layers      env        only make the environment
 # gpu-check    laws, speed, memory on a GPU     api        write docs/api.md from the docstrings
 PYTHON ?= python3
@@ -27,7 +27,7 @@ test-fast: $(STAMP)
 # pyproject's floors, each of them; tests/architecture holds the two files together.
 test-lowest: $(LOWEST)/.installed
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu" \
-		tests/sample tests/score tests/update tests/kernels
+		tests/sample tests/score tests/update tests/kernels tests/trainer
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(LOWEST)

@@ -38,5 +38,9 @@ def end_processes() -> None:
     leaving it is not enough: DDP's wrapper refers to it, and dies only when cyclic garbage is collected.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
+        group = torch.distributed.group.WORLD
         torch.distributed.destroy_process_group()
         gc.collect()
+        # Python's reference goes last: PyTorch releases the GIL for it. If DDP's went last, in the middle of the collection, the
+        # group would wait with the GIL for its threads, and one that lets go of a tensor waits for the GIL: for ever.
+        del group

@@ -3,6 +3,7 @@
 worker.py FOLDER OUT JSON-SETTINGS
 """
 
+import gc
 import json
 import os
 import sys
@@ -100,11 +101,18 @@ def work(folder: str, out: Path, settings: dict) -> int:
     return rank
 
 
+def threads() -> list[str]:
+    """The names of this process's threads; Linux only."""
+    return [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+
+
 if __name__ == "__main__":
     resolving.computes_bf16 = lambda on_cpu: True  # emulated where the processor has none
     rank = work(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    collected: list[list[str]] = []
+    gc.callbacks.append(lambda phase, _: collected.append(threads()) if phase == "stop" else None)
     end_processes()
-    left = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]  # Linux only
-    (Path(sys.argv[2]) / f"threads{rank}.json").write_text(json.dumps(left))
+    gc.callbacks.clear()
+    (Path(sys.argv[2]) / f"threads{rank}.json").write_text(json.dumps([collected[-1], threads()]))
     # FSDP2 keeps its groups, and one of gloo's threads that lets go of a tensor late aborts an interpreter that ends.
     os._exit(0)
