@@ -1,10 +1,15 @@
 """Runs of one process and of several, and what they are compared by."""
 
+import contextlib
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -12,31 +17,98 @@ import torch
 from tests.trainer.distributed.worker import work
 
 ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+SECONDS = 240
 
 
-def run(processes, folder, out, **settings):
-    """Train with one process, this one, or with several under `accelerate launch`."""
+def run(processes, folder, out, fresh=False, **settings):
+    """Train with one process, this one, or with two: those that stand ready, or fresh ones."""
     out.mkdir(parents=True, exist_ok=True)
     if processes == 1:
         work(folder, out, settings)
-    else:
-        done = launch(processes, folder, out, settings)
+    elif fresh or "deepspeed" in settings:
+        done = launch(folder, out, settings)
         assert done.returncode == 0, done.stderr[-3000:]
+    else:
+        Pair.ready().run(folder, out, settings)
     calls = [json.loads((out / f"calls{rank}.json").read_text()) for rank in range(processes)]
     return torch.load(out / "weights.pt"), json.loads((out / "log.json").read_text()), calls
 
 
-def launch(processes, folder, out, settings):
+def launch(folder, out, settings):
+    """Train with two fresh processes under `accelerate launch`, to their end."""
+    return subprocess.run(
+        command(folder, str(out), json.dumps(settings)),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def command(*arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # accelerate's --multi_gpu is its launcher for several processes; without a GPU they talk through gloo.
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
-    command += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command += ["--main_process_port", str(port), "-m", "tests.trainer.distributed.worker"]
-    command += [folder, str(out), json.dumps(settings)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
+    launcher += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launcher += ["--main_process_port", str(port), "-m", "tests.trainer.distributed.worker"]
+    return [*launcher, *arguments]
+
+
+class Pair:
+    """Two processes that take one run after the other."""
+
+    standing = None
+
+    @classmethod
+    def ready(cls):
+        if cls.standing is None:
+            cls.standing = Pair()
+        return cls.standing
+
+    def __init__(self):
+        self.jobs, self.count = Path(tempfile.mkdtemp(prefix="covey-jobs-")), 0
+        self.output = (self.jobs / "output").open("w")
+        self.process = subprocess.Popen(
+            command(str(self.jobs)),
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, folder, out, settings):
+        """Have both train, and raise what was raised in one of them, or where they take too long."""
+        number, self.count = self.count, self.count + 1
+        draft = self.jobs / "draft"
+        draft.write_text(json.dumps([folder, str(out), settings]))
+        draft.rename(self.jobs / f"{number}.json")
+        answers = [self.jobs / f"{number}.rank{rank}" for rank in range(2)]
+        deadline = time.monotonic() + SECONDS
+        while True:
+            faults = [answer.read_text() for answer in answers if answer.exists()]
+            is_late = self.process.poll() is not None or time.monotonic() > deadline
+            if any(faults) or is_late:
+                said = "".join(faults) or (self.jobs / "output").read_text()
+                self.end()
+                raise AssertionError(said[-3000:])
+            if len(faults) == 2:
+                return
+            time.sleep(0.01)
+
+    def end(self):
+        """End both: one that has failed leaves the other waiting for it."""
+        Pair.standing = None
+        self.process.kill()
+        self.process.wait()
+        for file in self.jobs.glob("*.pid"):  # the launcher has given each a session of its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(file.suffixes[0][1:]), signal.SIGKILL)
+        self.output.close()
+        shutil.rmtree(self.jobs, ignore_errors=True)
 
 
 def assert_close(a, b, tolerance=2e-6):

@@ -90,5 +90,5 @@ def test_zero_resumes_inside_a_round(tmp_path, policy):
 )
 def test_what_zero_cannot_do_is_refused(tmp_path, policy, stage, more, said):
     settings = {**SETTINGS, **more, "deepspeed": zero(tmp_path, stage)}
-    done = launch(2, policy, tmp_path / "out", settings)
+    done = launch(policy, tmp_path / "out", settings)
     assert done.returncode != 0 and said in done.stderr

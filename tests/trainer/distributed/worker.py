@@ -1,15 +1,20 @@
 """Runs on every process of `accelerate launch`: trains a tiny policy and leaves what it did.
 
-worker.py FOLDER OUT JSON-SETTINGS
+worker.py FOLDER OUT JSON-SETTINGS    one run
+worker.py JOBS                        run after run, as files appear in a folder: starting takes longer than a run
 """
 
 import gc
+import itertools
 import json
 import os
 import sys
+import time
+import traceback
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 
 from covey.config import resolving
 from covey.trainer.distributed import end_processes
@@ -26,7 +31,7 @@ def shard_on_cpu() -> None:
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType
 
-    original = AcceleratorState.__init__
+    original = getattr(AcceleratorState.__init__, "original", AcceleratorState.__init__)
 
     def patched(self, *args, **kwargs):
         original(self, *args, **kwargs)
@@ -36,6 +41,7 @@ def shard_on_cpu() -> None:
             if self._mixed_precision != "no":
                 plugin.set_mixed_precision(self._mixed_precision)
 
+    patched.original = original
     AcceleratorState.__init__ = patched
 
 
@@ -106,8 +112,28 @@ def threads() -> list[str]:
     return [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
 
 
+def work_for_ever(jobs: Path) -> None:
+    """Take `JOBS/0.json`, `JOBS/1.json`, …, and leave beside each what went wrong on this process, or nothing."""
+    (jobs / f"worker.{os.getpid()}.pid").touch()
+    for number in itertools.count():
+        job = jobs / f"{number}.json"
+        while not job.exists():
+            time.sleep(0.01)
+        folder, out, settings = json.loads(job.read_text())
+        fault = ""
+        try:
+            work(folder, Path(out), settings)
+        except BaseException:
+            fault = traceback.format_exc()
+        done = jobs / f"{number}.rank{PartialState().process_index}"
+        done.with_suffix(".part").write_text(fault)
+        done.with_suffix(".part").rename(done)
+
+
 if __name__ == "__main__":
     resolving.computes_bf16 = lambda on_cpu: True  # emulated where the processor has none
+    if len(sys.argv) == 2:
+        work_for_ever(Path(sys.argv[1]))
     rank = work(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
     collected: list[list[str]] = []
     gc.callbacks.append(lambda phase, _: collected.append(threads()) if phase == "stop" else None)
