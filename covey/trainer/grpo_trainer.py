@@ -49,7 +49,7 @@ from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (
     ModelSource,
-    load_policy,
+    load_policy_and_tokenizer,
     load_rewards,
     make_engine,
     make_entropy_bonus,
@@ -141,7 +141,7 @@ class GRPOTrainer(CheckpointedTrainer):
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
-        tokenizer, policy, ending = load_policy(args, source)
+        tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, train_dataset)

@@ -24,6 +24,7 @@ from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
 from covey.sample.chat import decode_text, stop_ids
+from covey.sample.engine import Engine
 from covey.sample.native.engine import NativeEngine
 from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling, generation_options
@@ -111,7 +112,7 @@ def as_mixture(
     return as_rewards(rewards)
 
 
-def load_policy(
+def load_policy_and_tokenizer(
     args: GRPOConfig, source: ModelSource
 ) -> tuple[PreTrainedTokenizerBase, nn.Module, tuple[int, ...]]:
     """Load the tokenizer, the policy with its adapter, and the ids that end a completion.
@@ -282,7 +283,7 @@ def make_engine(
     tokenizer: PreTrainedTokenizerBase,
     ending: Sequence[int],
     autocast: Callable[[], AbstractContextManager[object]],
-) -> NativeEngine:
+) -> Engine:
     """Build the engine that samples; end and padding are no part of a completion's text."""
     unsaid = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
     return NativeEngine(lambda ids: decode_text(tokenizer, ids, unsaid, args.keep_special_tokens), autocast)

@@ -19,7 +19,7 @@ from covey.metrics import PHASES, Ledger, Mean, Metrics
 from covey.plan import Plan
 from covey.runs.hints import Hint, HintWatch
 from covey.runs.record import schema
-from covey.runs.record.completions import CompletionLog, completion_rows
+from covey.runs.record.completions_jsonl import CompletionLog, completion_rows
 from covey.runs.record.group_statistics import group_statistics
 from covey.runs.record.tables import printed, send
 from covey.runs.record.writer import End, RunWriter

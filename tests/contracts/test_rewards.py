@@ -51,9 +51,9 @@ REWARDS = {
     "accuracy_reward": bundled.accuracy_reward,
     "reasoning_accuracy_reward": bundled.reasoning_accuracy_reward,
     "think_format_reward": bundled.think_format_reward,
-    "soft_overlong_punishment": bundled.get_soft_overlong_punishment(40, 20),
-    "cosine_scaled": bundled.get_cosine_scaled_reward(50),
-    "repetition_penalty": bundled.get_repetition_penalty_reward(2),
+    "get_soft_overlong_punishment": bundled.get_soft_overlong_punishment(40, 20),
+    "get_cosine_scaled_reward": bundled.get_cosine_scaled_reward(50),
+    "get_repetition_penalty_reward": bundled.get_repetition_penalty_reward(2),
     "calls": bundled.CallTests(),
     "stdio": bundled.StdioTests(tests="program"),
     "asserts": bundled.AssertTests(tests="asserts"),
@@ -61,6 +61,15 @@ REWARDS = {
         bundled.reward(bundled.ExactMatch(), requires="think_format"), bundled.ThinkFormat()
     ),
 }
+
+
+def test_every_reward_is_here():
+    homes = ("rules.", "trl_names", "sandbox.rewards")
+    names = {name for name, home in bundled._HOMES.items() if home.startswith(homes)}
+    kinds = {type(made).__name__ for made in REWARDS.values()}
+    assert (
+        names - kinds - {getattr(made, "__name__", "") for made in REWARDS.values()} - set(REWARDS) == set()
+    )
 
 
 @pytest.fixture(params=REWARDS)

@@ -1,4 +1,7 @@
-"""Every completion as a line of JSON: prompt, completion, one column per reward, total, advantage, step, group."""
+"""Every completion as a line of JSON: prompt, completion, one column per reward, total, advantage, step, group.
+
+A file for people and scripts, written with `log_completions`. The record, which report and reader read, is `writer.py`'s.
+"""
 
 from __future__ import annotations
 
