@@ -59,7 +59,13 @@ def time_rows(timing: StepTime, plan: Plan) -> Rows:
     rows = [(phase, f"{seconds:.2f} s per step") for phase, seconds in timing.phases.items()]
     rows.append(("step", f"{timing.seconds:.2f} s, between {timing.low:.2f} and {timing.high:.2f} s"))
     rows.append(("run", f"{duration(timing.seconds * plan.total_steps)} for {plan.total_steps} steps"))
-    rows.append(("measured", f"{timing.steps} steps; the first warms up"))
+    share, measured = plan.completions_per_step // plan.ranks, f"{timing.steps} steps; the first warms up"
+    if timing.completions is not None and timing.completions != share:
+        measured += (
+            f". They have {timing.completions} completions, for whole groups on one process; a process of the plan "
+            f"has {share}, and takes less time"
+        )
+    rows.append(("measured", measured))
     completions = f"{timing.mean_tokens:.0f} tokens on average, {timing.cut_share:.0%} hit the limit"
     rows.append(("completions", completions))
     rows.append(("memory then", amount(timing.peak_mb * MIB)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from covey.errors import ConfigError
 from covey.types import LossType, ReductionName
 
 Display = Literal["auto", "live", "plain"]
@@ -106,3 +107,20 @@ OTHER_SETTINGS = {
 
 LOSS_SETTINGS: frozenset[str] = frozenset().union(*(o.settings for o in LOSS_TYPES.values()))
 """Settings that act on some loss types and not on others."""
+
+
+def completions_share(record_completions: object) -> float:
+    """Return `all`, `none` or a share as a share in [0, 1].
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if record_completions == "none":
+        return 0.0
+    share = 1.0 if record_completions == "all" else record_completions
+    if isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1:
+        return float(share)
+    raise ConfigError(
+        f"record_completions is {record_completions!r}. Give 'all', 'none', or the share of the groups whose texts are "
+        "recorded, in (0, 1]."
+    )

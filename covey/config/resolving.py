@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
+from covey.config.choices import completions_share
 from covey.config.hardware import computes_bf16, has_accelerator, has_mps, use_instead
 from covey.config.validation import defaults
 from covey.errors import ConfigError
@@ -25,11 +26,10 @@ ALIASES = {
 
 def read_text(config: GRPOConfig) -> None:
     """Replace what a command line gives as text: dictionaries as JSON, and the share of recorded groups."""
-    if config.record_completions is None:
-        config.record_completions = "all"
     if isinstance(config.record_completions, str):
         with contextlib.suppress(ValueError):
             config.record_completions = float(config.record_completions)
+    completions_share(config.record_completions)
     for name in ("model_init_kwargs", "generation_kwargs", "eval_generation_kwargs", "chat_template_kwargs"):
         value = getattr(config, name)
         if isinstance(value, str):

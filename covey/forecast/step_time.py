@@ -6,7 +6,7 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -47,13 +47,15 @@ class StepTime:
     """Share of the completions that hit the limit."""
     peak_mb: float
     """Most memory that any step came to, in MiB."""
+    completions: int | None = None
+    """Completions of a step on the process that was measured; None: read from a record."""
 
 
 def measure(recipe: Recipe, plan: Plan, rounds: int = STEPS) -> StepTime:
     """Train a few whole steps on the real data, in a folder that is thrown away.
 
     Where several optimizer steps share a round of sampling, a step's seconds are the mean over its round. A plan for
-    several processes is measured on this one, with the share of one.
+    several processes is measured on this one, with the share of one, or more where its groups would not be whole.
 
     Args:
         rounds: rounds of sampling that are measured, after one that warms up.
@@ -80,13 +82,14 @@ def measure(recipe: Recipe, plan: Plan, rounds: int = STEPS) -> StepTime:
     for phase in PHASES:
         seconds = [entry[f"time/{phase}"] for entry in logged]
         spent[phase] = [fmean(seconds[first : first + size]) for first in range(0, len(seconds), size)]
-    return _step_time(
+    timing = _step_time(
         spent,
         steps=len(logged),
         mean_tokens=fmean(entry["completions/mean_length"] for entry in logged),
         cut_share=fmean(entry["completions/clipped_ratio"] for entry in logged),
         peak_mb=max(entry["memory/peak_mb"] for entry in logged),
     )
+    return replace(timing, completions=trainer.plan.completions_per_step)
 
 
 def recorded(run: str | Path) -> StepTime:

@@ -96,7 +96,11 @@ def model_kwargs(given: Mapping[str, object], strict_hardware: bool = False) -> 
         kwargs["dtype"] = kwargs.pop("torch_dtype")
     kwargs["dtype"] = resolved_dtype(kwargs.get("dtype", torch.float32))
     attention = kwargs.get("attn_implementation")
-    if attention in FLASH and not (has_cuda() and has_package(FLASH[attention])):
+    if (
+        isinstance(attention, str)
+        and attention in FLASH
+        and not (has_cuda() and has_package(FLASH[attention]))
+    ):
         reason = "it needs a CUDA device and the package flash-attn"
         use_instead(f"attn_implementation={attention!r}", reason, "sdpa", strict_hardware)
         kwargs["attn_implementation"] = "sdpa"

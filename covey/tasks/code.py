@@ -137,6 +137,8 @@ def parse_program(program: str) -> Expression:
     header, returns, body = program.partition("return")
     if header.rstrip(" \t\n") != HEADER or not returns or body[:1] not in (" ", "("):
         raise ExpressionError(f"a program reads {HEADER!r} return <expression>")
+    if body.strip() != body.strip(" \t\n") or body.lstrip(" \t")[:1] == "\n":
+        raise ExpressionError("what is returned stands behind `return`, on one line")
     expression = parse_expression(body, OPERATORS)
     if any(number >= 10**MAX_DIGITS for number in expression.numbers):
         raise ExpressionError(f"a number of more than {MAX_DIGITS} digits")

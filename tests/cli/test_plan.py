@@ -53,6 +53,12 @@ def test_a_run_that_cannot_be_is_status_2(recipe, capsys, change, message):
     assert message in capsys.readouterr().err
 
 
+def test_a_number_of_measured_steps_is_one_or_more(recipe, capsys):
+    for steps in ("0", "-1"):
+        assert main(["plan", str(recipe), "--measure", steps]) == 2
+        assert f"--measure is {steps}" in capsys.readouterr().err
+
+
 def test_memory_is_reckoned_and_a_model_that_is_not_there_does_not_stop_a_plan(recipe, capsys):
     found = planned(capsys, recipe)["memory"]
     assert "while it updates" in found and found["tokens per completion"].startswith("8 at most")

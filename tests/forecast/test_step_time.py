@@ -2,6 +2,8 @@
 
 import pytest
 
+from covey.cli.planning import time_rows
+from covey.errors import CoveyWarning
 from covey.forecast.step_time import measure, recorded
 from covey.recipes import Recipe
 from tests.tiny import tiny_policy
@@ -52,7 +54,18 @@ def test_steps_that_share_a_round_of_sampling_share_its_seconds(recipe):
 
 def test_a_plan_for_several_processes_is_measured_with_the_share_of_one(recipe):
     asked = recipe(per_device_train_batch_size=2, gradient_accumulation_steps=2)
-    assert measure(asked, asked.plan(ranks=2), rounds=1).steps == 2
+    plan = asked.plan(ranks=2)
+    found = measure(asked, plan, rounds=1)
+    assert found.steps == 2 and found.completions == 4 == plan.completions_per_step // 2
+    assert "more" not in str(time_rows(found, plan))
+
+
+def test_a_process_that_had_to_take_more_than_its_share_says_so(recipe):
+    asked = recipe(num_generations=4, per_device_train_batch_size=2, gradient_accumulation_steps=1)
+    plan = asked.plan(ranks=2)
+    with pytest.warns(CoveyWarning, match="gradient_accumulation_steps"):
+        found = measure(asked, plan, rounds=1)
+    assert "They have 4 completions" in dict(time_rows(found, plan))["measured"]
 
 
 def test_a_run_without_a_record_is_named(tmp_path):

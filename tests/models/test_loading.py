@@ -57,3 +57,8 @@ def test_the_trainer_says_it(tmp_path):
         make(None, tmp_path, Recorder([1.0, 0.0]), rows())
     with pytest.raises(LoadingError, match=r"peft_config is \{'r': 4\}; it must be a PeftConfig"):
         make(tiny_policy(tmp_path / "m"), tmp_path, Recorder([1.0, 0.0]), rows(), peft_config={"r": 4})
+
+
+def test_an_implementation_of_attention_for_each_part_of_a_model_goes_through():
+    parts = {"text_config": "sdpa"}
+    assert loading.model_kwargs({"attn_implementation": parts})["attn_implementation"] == parts

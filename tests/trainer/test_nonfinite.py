@@ -1,9 +1,12 @@
 """Numbers that are not finite: the step is not applied, the event names its sample, the run stops in time."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from covey.errors import CoveyWarning, DivergedError
+from covey.trainer.nonfinite import NonfiniteGuard
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, logged, make, rows, same, weights
 
@@ -62,3 +65,23 @@ def test_bad_steps_that_are_not_in_a_row_do_not_stop_it(tmp_path):
     trainer = poisoned(tmp_path, {0, 2, 4}, max_steps=6, max_nonfinite_steps=2, learning_rate=1e-2)
     trainer.train()
     assert trainer.state.global_step == 6
+
+
+class Engine(torch.nn.Module):
+    """Wraps a policy as DeepSpeed does: its `zero_grad` takes no argument, and keeps gradients as zeros."""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.policy = policy
+
+    def zero_grad(self):
+        raise AssertionError("zeros would move weights: momentum, weight decay")
+
+
+@pytest.mark.filterwarnings("ignore::covey.errors.CoveyWarning")
+def test_gradients_are_dropped_from_a_wrapper_with_its_own_way(tmp_path):
+    policy = torch.nn.Linear(2, 2)
+    policy(torch.ones(1, 2)).sum().backward()
+    batch = SimpleNamespace(old_logprobs=None, row=[], prompts=[[1]], completions=[[2]])
+    NonfiniteGuard(3, str(tmp_path), str).drop(Engine(policy), 1, [batch])
+    assert [p.grad for p in policy.parameters()] == [None, None]

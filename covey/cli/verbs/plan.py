@@ -70,6 +70,10 @@ def run(args: argparse.Namespace) -> int:
         args.recipe = str(Path(args.recipe) / "recipe.yaml")
     if args.measure is not None and args.rows is not None:
         raise ConfigError("--measure trains on the data, and --rows leaves it unread. Give one of the two.")
+    if args.measure is not None and args.measure < 1:
+        raise ConfigError(
+            f"--measure is {args.measure}: it is the number of steps that are measured, 1 or more."
+        )
     recipe = Recipe.load(args.recipe, args.set)
     found = sections(recipe, args.rows, args.processes, args.measure, args.against)
     if args.json:

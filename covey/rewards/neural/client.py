@@ -14,6 +14,7 @@ from typing import Protocol
 
 import httpx2
 
+from covey.errors import RewardError
 from covey.types import Message
 
 
@@ -35,6 +36,22 @@ RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Answers of a server that may be better next time."""
 
 
+def check_address(base_url: str) -> None:
+    """Raise where a server's address is none.
+
+    Raises:
+        RewardError: it cannot be read, or has no http:// or https://, or no host.
+    """
+    try:
+        address = httpx2.URL(base_url)
+        is_whole = address.scheme in ("http", "https") and bool(address.host)
+        fault = "" if is_whole else "it needs http:// or https://, and a host"
+    except httpx2.InvalidURL as error:
+        fault = str(error)
+    if fault:
+        raise RewardError(f"base_url is {base_url!r}: {fault}. Give one like http://localhost:8000/v1.")
+
+
 class OpenAIClient:
     """Client that asks `base_url`/chat/completions.
 
@@ -50,6 +67,9 @@ class OpenAIClient:
         max_retries: further tries after a time-out, a lost connection, or an answer that says to come back.
         backoff: seconds before the first retry; doubled each time, plus up to as much again at random.
         parameters: sent along: temperature, max_tokens, seed, ...
+
+    Raises:
+        RewardError: `base_url` is no address.
     """
 
     _next: float
@@ -69,6 +89,7 @@ class OpenAIClient:
         backoff: float = 1.0,
         **parameters: object,
     ) -> None:
+        check_address(base_url)
         self.url, self.model = base_url.rstrip("/") + "/chat/completions", model
         self.api_key_env = api_key_env
         self.max_concurrency, self.requests_per_minute = max_concurrency, requests_per_minute
@@ -107,7 +128,10 @@ class OpenAIClient:
                 response = await connection.post(self.url, content=json.dumps(body), headers=headers)
         except TimeoutError:
             raise _Later("TimeoutError: timed out") from None
-        except httpx2.LocalProtocolError:  # its text would show the header, and so the key
+        except (
+            httpx2.LocalProtocolError,
+            UnicodeEncodeError,
+        ):  # its text would show the header, and so the key
             raise ClientError(f"{self.url}: the key in {self.api_key_env} cannot be sent") from None
         except httpx2.RequestError as error:  # refused, lost
             raise _Later(f"{type(error).__name__}: {error}") from None
@@ -130,12 +154,17 @@ class OpenAIClient:
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
             self._loops = {known: parts for known, parts in self._loops.items() if not known.is_closed()}
-            connection = httpx2.AsyncClient(
-                verify=ssl.create_default_context(),  # the system's certificates, as other programs use them
-                timeout=None,  # `_post` limits the request as a whole
-                # Connections that nobody uses would outlive the loop.
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-            )
+            try:
+                connection = httpx2.AsyncClient(
+                    verify=ssl.create_default_context(),  # the system's certificates, as other programs use them
+                    timeout=None,  # `_post` limits the request as a whole
+                    # Connections that nobody uses would outlive the loop.
+                    limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+                )
+            except (ImportError, ValueError, httpx2.InvalidURL) as error:
+                raise ClientError(
+                    f"{self.url}: the proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: {error}"
+                ) from None
             self._loops[loop] = connection, asyncio.Semaphore(self.max_concurrency)
         return self._loops[loop]
 

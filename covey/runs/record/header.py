@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from covey.errors import ConfigError
 from covey.runs.record import schema
 from covey.runs.record.jsonl import Json, encode, read_lines
 
@@ -40,24 +39,6 @@ def settings_changes(before: Json, after: Json) -> dict[str, list[object]]:
     """Return the settings that differ between two headers: name → value before, value after."""
     old, new = before.get("settings", {}), after.get("settings", {})
     return {n: [old.get(n), new.get(n)] for n in sorted({*old, *new}) if old.get(n) != new.get(n)}
-
-
-def completions_share(record_completions: str | float) -> float:
-    """Return `all`, `none` or a share as a share in [0, 1].
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    named = {"all": 1.0, "none": 0.0}
-    if isinstance(record_completions, str) and record_completions in named:
-        return named[record_completions]
-    is_number = isinstance(record_completions, int | float) and not isinstance(record_completions, bool)
-    if is_number and 0 < float(record_completions) <= 1:
-        return float(record_completions)
-    raise ConfigError(
-        f"record_completions is {record_completions!r}. Give 'all', 'none', or the share of the groups whose texts are "
-        "recorded, in (0, 1]."
-    )
 
 
 def move_aside(folder: Path) -> Path | None:

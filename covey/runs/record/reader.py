@@ -57,6 +57,10 @@ class Run:
         return dict(self.header.get("settings", {}))
 
     @property
+    def environment(self) -> Json:
+        return dict(self.header.get("environment", {}))
+
+    @property
     def rewards(self) -> dict[str, float]:
         """Weight by reward name."""
         return dict(self.header.get("rewards", {}))

@@ -20,13 +20,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+from covey.config.choices import completions_share
 from covey.errors import warn
 from covey.runs.record import schema, segments
 from covey.runs.record.environment import environment as find_environment
 from covey.runs.record.environment import git_state, process_facts, without_secrets
 from covey.runs.record.group_statistics import group_statistics
 from covey.runs.record.header import (
-    completions_share,
     move_aside,
     read_header,
     settings_changes,

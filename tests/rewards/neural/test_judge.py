@@ -354,6 +354,20 @@ def test_a_judge_that_misses_the_mixtures_deadline_frees_its_connections_and_its
 def test_a_key_never_stands_in_a_message(monkeypatch):
     for key in ("secret\n", "secret\u20ac"):
         monkeypatch.setenv("JUDGE_KEY", key)
-        with Server([]) as server, pytest.raises(Exception) as caught:
+        with Server([]) as server, pytest.raises(ClientError, match="cannot be sent") as caught:
             ask(server.client(api_key_env="JUDGE_KEY", max_retries=0))
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://localhost:80x0/v1", "localhost:8000/v1", "ftp://host/v1", "", "http://"]
+)
+def test_an_address_that_is_none_is_refused_before_any_call(address):
+    with pytest.raises(RewardError, match="base_url is"):
+        OpenAIClient(address, "m")
+
+
+def test_a_proxy_that_cannot_be_used_is_no_answer(monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "nothing://host:1")
+    with Server([]) as server, pytest.raises(ClientError, match="ALL_PROXY"):
+        ask(server.client())

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import covey.runs
+from covey import GRPOConfig
 from covey.errors import ConfigError, CoveyWarning
 from covey.runs.record import segments
 from covey.types import Completion, Group, Prompt, Score
@@ -111,6 +112,8 @@ def test_without_texts_no_word_of_prompt_or_completion_is_on_the_disk(tmp_path):
 def test_another_value_of_record_completions_is_refused(tmp_path, wrong):
     with pytest.raises(ConfigError, match="record_completions is"):
         open_writer(tmp_path / "record", SHORT, record_completions=wrong)
+    with pytest.raises(ConfigError, match="record_completions is"):
+        GRPOConfig(output_dir=str(tmp_path), record_completions=wrong)
 
 
 def test_secrets_are_not_recorded(tmp_path):
