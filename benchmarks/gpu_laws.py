@@ -20,6 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from covey.sample.engine import in_order
+from covey.sample.native.decode_loop import _Call
 from covey.sample.native.draw import inverse_cdf
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling
@@ -27,7 +28,11 @@ from covey.types import Completion, Prompt
 from covey.update.forward import Forward
 from covey.update.micro_batch import micro_batch
 from covey.update.samples import Sample
+from tests.sample.native.books import METHODS, checked
 from tests.tiny import EOS, PAD, VOCABULARY, tiny_model, tiny_policy
+
+for name in METHODS:
+    setattr(_Call, name, checked(getattr(_Call, name)))
 
 FAMILY = ("llama", "qwen2", "qwen3", "mistral")
 SETTINGS = Sampling(max_new_tokens=40, stop_ids=(EOS, 17, 30), padding_id=PAD, seed=3)
@@ -39,7 +44,7 @@ def model_of(device: torch.device, kind: str = "qwen2", scale: float = 2.0) -> A
 
 
 def engine_of(model: Any, **options: Any) -> NativeEngine:
-    engine = NativeEngine(lambda ids: "", checks=True, **options)
+    engine = NativeEngine(lambda ids: "", **options)
     engine.load(model)
     return engine
 

@@ -21,6 +21,7 @@ from covey.sample.engine import in_order
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling
 from covey.types import Completion, Group, Prompt
+from tests.sample.native.books import checked_books as checked_books
 from tests.tiny import EOS, KINDS, PAD, STOP, VOCABULARY, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -30,13 +31,11 @@ def decode(ids: Sequence[int]) -> str:
     return decode_text(TOKENIZER, ids, frozenset({PAD, EOS, STOP}))
 
 
-FAST = {"path": "auto", "checks": True}
-
 ENGINES: dict[str, Callable[..., NativeEngine]] = {
     "general": lambda **options: NativeEngine(decode, path="general", **options),
-    "fast": lambda **options: NativeEngine(decode, **FAST, **options),
+    "fast": lambda **options: NativeEngine(decode, **options),
     "fast, prompts copied, policy's own weights": lambda **options: NativeEngine(
-        decode, **FAST, shares_prompts=False, in_place=True, **options
+        decode, shares_prompts=False, in_place=True, **options
     ),
 }
 """The fast path in the two forms that it takes by default: on a CPU, and on an accelerator."""

@@ -43,8 +43,6 @@ class DecodeOptions:
     """Propose draft tokens where few sequences are left."""
     interval: int = 1
     """Steps between two looks at who has ended. On an accelerator a look waits for everything that was asked of it."""
-    checks: bool = False
-    """Check the books after every step; for tests."""
 
 
 def decode_loop(
@@ -124,8 +122,6 @@ class _Call:
             if self.scheduler.active:
                 self._step()
                 finished += self._finish_ended()
-            if self.options.checks:
-                self.check_integrity()
         return finished
 
     def _enter(self, rows: Sequence[int]) -> list[Group]:
@@ -204,17 +200,3 @@ class _Call:
             if not self.open[position]:
                 finished.append(self.table.group(position, self.batch.lengths.tolist()))
         return finished
-
-    def check_integrity(self) -> None:
-        """Assert that the books of cache, scheduler and batch agree."""
-        self.cache.check_integrity()
-        scheduler = self.scheduler
-        rows = sum(scheduler.completion_bytes[row] for row in scheduler.active)
-        prompts = sum(scheduler.prompt_bytes[prompt] for prompt in scheduler.held)
-        assert scheduler.reserved == rows + prompts
-        assert {scheduler.prompt_of[row] for row in scheduler.active} <= scheduler.held
-        assert scheduler.reserved <= scheduler.budget or len(scheduler.active) <= 1
-        assert set(self.cache.pool) == scheduler.active
-        assert set(self.cache.prompt_pool) == scheduler.held
-        owned = [row for row in self.batch.active.rows.tolist() if row != self.table.spare]
-        assert sorted(owned) == sorted(scheduler.active)

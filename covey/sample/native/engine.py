@@ -72,7 +72,6 @@ class NativeEngine:
             pays. On CUDA, True gives up captured graphs, as a graph has one token per sequence.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.
-        checks: check the books of cache and scheduler after every step; for tests.
     """
 
     def __init__(
@@ -88,13 +87,12 @@ class NativeEngine:
         shares_prompts: bool | None = None,
         prompt_lookup: bool | None = None,
         in_place: bool | None = None,
-        checks: bool = False,
     ) -> None:
         self.decode, self.autocast = decode, autocast
         self.path, self.dtype = path, dtype
         self.memory, self.max_sequences, self.prefill_tokens = memory, max_sequences, prefill_tokens
         self.shares_prompts, self.prompt_lookup = shares_prompts, prompt_lookup
-        self.in_place, self.checks = in_place, checks
+        self.in_place = in_place
         self.completions = CompletionIndex()
         """Completions of earlier calls by prompt; source of drafts."""
         self.policy: nn.Module | None = None
@@ -173,7 +171,6 @@ class NativeEngine:
             shares_prompts=shares,
             prompt_lookup=looks_up,
             interval=1 if on_cpu or looks_up else INTERVAL,
-            checks=self.checks,
         )
 
     def _budget(self, device: torch.device) -> int:

@@ -148,18 +148,6 @@ class KvCache:
         own = max_new_tokens + (RESERVED if self.shares_prompts else prompt_length)
         return aligned(own) * self.format.bytes_per_token
 
-    def check_integrity(self) -> None:
-        """Assert that pools agree with the maps from numbers to pools."""
-        for pools, pool_of in ((self.prompts, self.prompt_pool), (self.completions, self.pool)):
-            for pool in pools.values():
-                pool.check_integrity()
-            owned = {owner: pool for pool in pools.values() for owner in pool.slots}
-            assert owned == pool_of, "a slot without an owner, or an owner without a slot"
-        assert all(pool.capacity <= reach for reach, pool in self.completions.items())
-        for prompt, length in self.prompt_length.items():
-            assert length <= self.prompt_pool[prompt].capacity
-        assert self.peak >= self.bytes or not self.prompt_pool
-
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _pool_for(self, reach: int, longest: int) -> KvPool:

@@ -145,13 +145,6 @@ class KvPool:
                 new[kept] = old[kept]
                 tensors[layer] = new
 
-    def check_integrity(self) -> None:
-        """Assert that every owner has one slot, and that tensors have the slots that the lists name."""
-        named = {owner: slot for slot, owner in enumerate(self.owners) if owner is not None}
-        assert named == self.slots, (self.owners, self.slots)
-        assert all(len(t) == len(self.owners) for t in (*self.keys, *self.values))
-        assert self.width >= max(self.slots.values(), default=-1) + 1
-
 
 def rounded_up(number: int) -> int:
     """Return the next number of slots that is used: 1 to 8, then four steps per doubling.

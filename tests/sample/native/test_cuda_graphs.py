@@ -20,6 +20,7 @@ from covey.sample.native.sequences import SequenceTable
 from covey.sample.native.weights import refill, weights_of
 from covey.sample.sampling import Sampling
 from covey.types import Prompt
+from tests.sample.native.books import check_pool
 from tests.tiny import EOS, PAD, tiny_model
 
 SETTINGS = Sampling(max_new_tokens=70, stop_ids=(EOS, 17, 30), padding_id=PAD, seed=4)
@@ -47,7 +48,7 @@ def captures(monkeypatch):
 
 
 def engine_of(model, **options):
-    engine = NativeEngine(text, path="fast", shares_prompts=False, checks=True, **options)
+    engine = NativeEngine(text, path="fast", shares_prompts=False, **options)
     engine.load(model)
     return engine
 
@@ -202,7 +203,7 @@ def test_who_has_ended_may_be_looked_at_seldom():
         weights = weights_of(model, torch.float32, in_place=True)
     for interval in (3, 8, 50):
         table = SequenceTable(PROMPTS, 4, SETTINGS, text, weights.device)
-        options = DecodeOptions(1 << 30, 7, shares_prompts=False, interval=interval, checks=True)
+        options = DecodeOptions(1 << 30, 7, shares_prompts=False, interval=interval)
         groups = in_order(PROMPTS, decode_loop(weights, table, options))
         assert [[c.ids for c in g.completions] for g in groups] == expected
 
@@ -215,7 +216,7 @@ def test_a_fixed_pool_stays_where_it_is():
     for owner in (1, 2, 4):
         kept.pool.release(owner)
     kept.pool.compact()
-    kept.pool.check_integrity()
+    check_pool(kept.pool)
     assert [t.data_ptr() for t in (*kept.pool.keys, *kept.pool.values)] == places
     with pytest.raises(AssertionError):
         kept.pool.claim(range(10, 20))

@@ -303,7 +303,7 @@ def test_prompts_that_are_read_in_parts_are_read_right(shares, tokens):
     ]
     model = tiny_model("qwen2", scale=3.0)
     expected = ids_of(engine_of(model, path="general"), prompts)
-    engine = engine_of(model, path="fast", prefill_tokens=tokens, shares_prompts=shares, checks=True)
+    engine = engine_of(model, path="fast", prefill_tokens=tokens, shares_prompts=shares)
     assert ids_of(engine, prompts) == expected
 
 
@@ -313,7 +313,7 @@ def test_long_completions_move_from_pool_to_pool(shares):
     settings = replace(SETTINGS, max_new_tokens=300, stop_ids=(EOS, 17))
     model = tiny_model("llama", scale=1.5)
     expected = ids_of(engine_of(model, path="general"), size=6, settings=settings)
-    engine = engine_of(model, path="fast", shares_prompts=shares, max_sequences=9, checks=True)
+    engine = engine_of(model, path="fast", shares_prompts=shares, max_sequences=9)
     assert ids_of(engine, size=6, settings=settings) == expected
     lengths = [len(ids) for group in expected for ids in group]
     assert min(lengths) < 40 and max(lengths) > 130
@@ -334,7 +334,7 @@ def test_the_cache_keeps_to_its_budget(monkeypatch, shares):
     everything = ids_of(engine_of(model, path="fast", shares_prompts=shares), size=8, settings=settings)
     unbounded = caches.pop().peak
     for budget in (unbounded // 2, unbounded // 4):
-        engine = engine_of(model, path="fast", memory=budget, shares_prompts=shares, checks=True)
+        engine = engine_of(model, path="fast", memory=budget, shares_prompts=shares)
         assert ids_of(engine, size=8, settings=settings) == everything
         # What moves from one pool to the next is held twice for a moment.
         assert caches.pop().peak <= 1.2 * budget

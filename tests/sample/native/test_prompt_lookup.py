@@ -33,7 +33,7 @@ def text(ids):
 
 
 def engine_of(model, prompt_lookup, **options):
-    engine = NativeEngine(text, path="fast", prompt_lookup=prompt_lookup, checks=True, **options)
+    engine = NativeEngine(text, path="fast", prompt_lookup=prompt_lookup, **options)
     engine.load(model)
     return engine
 
