@@ -126,8 +126,9 @@ def work_for_ever(jobs: Path) -> None:
         except BaseException:
             fault = traceback.format_exc()
         done = jobs / f"{number}.rank{PartialState().process_index}"
-        done.with_suffix(".part").write_text(fault)
-        done.with_suffix(".part").rename(done)
+        draft = done.with_name(f"{done.name}.part")  # each process its own
+        draft.write_text(fault)
+        draft.rename(done)
 
 
 if __name__ == "__main__":
