@@ -11,7 +11,6 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from covey.errors import DivergedError, warn
 from covey.update.micro_batch import MicroBatch
-from covey.update.oom_retry import drop_gradients
 
 
 class NonfiniteGuard:
@@ -40,7 +39,7 @@ class NonfiniteGuard:
         Raises:
             DivergedError: it was one too many in a row.
         """
-        drop_gradients(model)
+        model.zero_grad()  # DeepSpeed's takes no argument
         self.in_a_row += 1
         event = (
             f"Step {step}: the gradient is not finite; the step is not applied ({self.in_a_row} in a row). "

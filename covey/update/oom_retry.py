@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from torch import nn
 
 from covey.errors import warn
 from covey.update.micro_batch import MicroBatch
@@ -23,12 +22,6 @@ T = TypeVar("T")
 
 ALLOCATOR_MESSAGES = ("can't allocate memory", "not enough memory", "out of memory")
 """Words in the RuntimeError of allocators that have no error class of their own."""
-
-
-def drop_gradients(model: nn.Module) -> None:
-    """Leave a model without gradients; `zero_grad` of DeepSpeed's engine would keep them, as zeros, and takes no argument."""
-    for parameter in model.parameters():
-        parameter.grad = None
 
 
 @dataclass

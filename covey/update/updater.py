@@ -20,7 +20,7 @@ from covey.update.forward import Forward
 from covey.update.kl import ESTIMATORS, k3
 from covey.update.micro_batch import MicroBatch, build_micro_batches, micro_batch
 from covey.update.objective import Objective
-from covey.update.oom_retry import OomRetry, drop_gradients
+from covey.update.oom_retry import OomRetry
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.samples import Sample
@@ -163,7 +163,7 @@ class Updater:
         return self.oom_retry.run(
             partial(self._train_in_parts, model, step),
             self.batches[: self._trained],
-            partial(drop_gradients, model),
+            model.zero_grad,
         )
 
     def _train_in_parts(
