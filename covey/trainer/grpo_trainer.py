@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -29,7 +30,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
@@ -38,7 +39,7 @@ from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
-from covey.trainer import checks
+from covey.trainer import checks, other_names, rehearsal
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
@@ -46,6 +47,8 @@ from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
+from covey.trainer.late_settings import Settings
+from covey.trainer.model_card import model_card
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (
     ModelSource,
@@ -84,7 +87,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     Args:
         model: the policy: a name, a folder, a `ModelConfig`, a module, or a `PeftModel`.
-        reward_funcs: one reward or a list. A function `f(completions, ...)` → one number or None per completion; the
+        reward_funcs: one reward, a list or a mixture. A function `f(completions, ...)` → one number or None per completion; the
             name or folder of a reward model; or such a module.
         args: settings; the defaults where None.
         train_dataset: rows with a column `prompt` (text or messages); other columns reach the rewards. Map-style or
@@ -121,7 +124,7 @@ class GRPOTrainer(CheckpointedTrainer):
     def __init__(
         self,
         model: str | ModelConfig | nn.Module,
-        reward_funcs: object,
+        reward_funcs: object = None,
         args: GRPOConfig | None = None,
         train_dataset: object = None,
         eval_dataset: object = None,
@@ -134,14 +137,20 @@ class GRPOTrainer(CheckpointedTrainer):
         quantization_config: QuantizationConfigMixin | None = None,
         compute_metrics: Callable[[Evaluation], Mapping[str, float]] | None = None,
         loss: Loss | None = None,
+        **others: object,
     ) -> None:
+        processing_class = other_names.checked_arguments(others, args, processing_class)
+        other_names.check_hooks(type(self), GRPOTrainer)
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
+        rehearsal.check_output_dir(args)
         checks.check_own_loss(args, loss)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
+        rehearsal.check_trained_weights(policy, optimizers[0])
+        rehearsal.check_saving(args, policy, tokenizer)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
@@ -167,6 +176,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = make_scorer(args, rewards, weights)
         self.has_signal = signal_test(args, weights)
+        self.own_loss = loss
         self.rollout = RolloutBuffer()
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
@@ -174,7 +184,21 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.num_weights = sum(p.numel() for p in policy.parameters())
         self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
+        self.settings = Settings(args)
         self._add_callbacks()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what scripts for other trainers call by this name; asked for where there is no such attribute."""
+        return other_names.read(self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Assign an attribute; one that stands for a setting acts as the setting does."""
+        if not other_names.assign(self, name, value):
+            super().__setattr__(name, value)
+
+    def heed_settings(self) -> None:
+        """Let settings act that were changed after the trainer was made; see `covey.trainer.late_settings`."""
+        self.settings.heed(self)
 
     def _add_callbacks(self) -> None:
         """Add what stops, closes and records a run, in this order; a live display takes the place of progress bars."""
@@ -197,6 +221,7 @@ class GRPOTrainer(CheckpointedTrainer):
         if self.rollout.is_spent:
             if not rows:
                 return [], None
+            self.heed_settings()
             samples = samples_of(self._sample_and_score(rows), self.args.mask_truncated_completions)
             cut, accumulation = self.prompts.micro_batch_rows(), self.plan.accumulation
             batches = self.updater.build_micro_batches(samples, cut, accumulation)
@@ -285,10 +310,16 @@ class GRPOTrainer(CheckpointedTrainer):
         inputs: dict[str, MicroBatch],
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
-        """Return the share of one micro-batch, or of a part of one, in the loss of its optimizer step."""
+    ) -> Tensor | tuple[Tensor, dict[str, MicroBatch]]:
+        """Return the share of one micro-batch, or of a part of one, in the loss of its optimizer step.
+
+        Args:
+            inputs: `{"batch": MicroBatch}`.
+            return_outputs: return the inputs too; there are no other outputs.
+        """
         # Gradients are averaged over processes; the weights already hold the totals over all of them.
-        return self.updater.loss(model, inputs["batch"]) * self.args.world_size
+        loss = self.updater.loss(model, inputs["batch"]) * self.args.world_size
+        return (loss, inputs) if return_outputs else loss
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
@@ -344,7 +375,33 @@ class GRPOTrainer(CheckpointedTrainer):
         return {name: value for result in results for name, value in result.items()}
 
     def _evaluate_one(self, dataset: Iterable[Mapping[str, object]], prefix: str) -> dict[str, float]:
+        named, _ = self._sample_and_record(dataset, prefix)
+        self.log(named)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
+        return named
+
+    def predict(
+        self, test_dataset: object, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Sample and score every row once, as `evaluate` does.
+
+        Returns:
+            `predictions`: the reward of each completion, shape (rows, num_generations_eval), NaN where nothing scored it;
+            no `label_ids`; `metrics`: those of `evaluate`.
+        """
+        named, groups = self._sample_and_record(
+            cast(Iterable[Mapping[str, object]], test_dataset), metric_key_prefix
+        )
+        rewards = np.array([[np.nan if t is None else t for t in s.totals] for s in groups])
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, named)
+        return PredictionOutput(predictions=rewards, label_ids=None, metrics=named)
+
+    def _sample_and_record(
+        self, dataset: Iterable[Mapping[str, object]], prefix: str
+    ) -> tuple[dict[str, float], list[ScoredGroup]]:
+        """Return the metrics of an evaluation with their prefix, and its groups; the record has both."""
         start = time.perf_counter()
+        self.heed_settings()
         prompts = own_prompts(dataset, self.prompts.reader, self.args.process_index, self.args.world_size)
         self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
         own, sums = sample_and_score(
@@ -362,12 +419,34 @@ class GRPOTrainer(CheckpointedTrainer):
         seconds = time.perf_counter() - start
         count = sum(len(s.totals) for s in groups)
         metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
-        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
         name = prefix.removeprefix("eval").removeprefix("_") or "eval"
         self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
-        self.log(named)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
-        return named
+        return {f"{prefix}_{name}": value for name, value in metrics.items()}, groups
+
+    hyperparameter_search = other_names.refused("hyperparameter_search")
+    evaluation_loop = other_names.refused("evaluation_loop")
+    prediction_step = other_names.refused("prediction_step")
+    get_eval_dataloader = other_names.refused("get_eval_dataloader")
+    get_test_dataloader = other_names.refused("get_test_dataloader")
+
+    def create_model_card(  # type: ignore[override]  # the order of other GRPO trainers; all names of the base class are taken
+        self,
+        model_name: str | None = None,
+        dataset_name: str | None = None,
+        tags: str | list[str] | None = None,
+        **others: Any,
+    ) -> None:
+        """Write README.md into output_dir: the base model, the data set, the rewards and how to train it again.
+
+        Args:
+            others: what `transformers.Trainer.create_model_card` takes: finetuned_from, language, license, dataset, ...
+        """
+        if self.is_world_process_zero():
+            base = others.pop("finetuned_from", None) or self.run_log.facts["model"].get("name")
+            card = model_card(
+                self.args, list(self.run_log.rewards), model_name, base, dataset_name, tags, others
+            )
+            Path(self.args.output_dir or ".", "README.md").write_text(card, encoding="utf-8")
 
     # --- a run, from its first step to its end ------------------------------------------------------------------------
 
@@ -391,6 +470,7 @@ class GRPOTrainer(CheckpointedTrainer):
         """
         if self.train_dataset is None:
             raise DatasetError("There is nothing to train on. Pass train_dataset.")
+        self.heed_settings()
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
         checkpoint = self.choose_checkpoint(asked)
         checked_reward_states(self.scorer.rewards)

@@ -59,6 +59,14 @@ class RunLog:
         self._sampled: tuple[int, Sequence[ScoredGroup], Mapping[str, float] | None] = (0, (), None)
         """The step that was sampled for last, its groups, and their statistics."""
 
+    def change_settings(
+        self, args: GRPOConfig, rewards: Mapping[str, float], plan: Plan, changes: str, step: int
+    ) -> None:
+        """Go on with other settings, which the record names from here on."""
+        self.args, self.rewards, self.plan = args, rewards, plan
+        self.settings = {**args.to_dict(), "display": self.settings["display"]}
+        self.event("settings", f"Settings changed: {changes}.", step)
+
     # --- metrics, on every process ----------------------------------------------------------------------------------
 
     def note(self, metrics: Metrics) -> None:

@@ -1,0 +1,99 @@
+"""What would otherwise be found at the first checkpoint, or never: checked once, before anything is sampled."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from covey.config import GRPOConfig
+from covey.errors import ConfigError, LoadingError, warn
+
+
+def check_output_dir(args: GRPOConfig) -> None:
+    """Raise where nothing can be written into output_dir; a folder that is not there is made.
+
+    Raises:
+        ConfigError: it is a file, or may not be written to.
+    """
+    folder = Path(args.output_dir or ".")
+    try:
+        if args.process_index == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        what = "is a file" if folder.is_file() else f"cannot be written to ({error.strerror or error})"
+        raise ConfigError(
+            f"output_dir={str(folder)!r} {what}. Give a folder for checkpoints and the run's record."
+        ) from error
+
+
+def check_trained_weights(policy: nn.Module, optimizer: Optimizer | None) -> None:
+    """Raise where no weight of the policy would be trained; warn where an optimizer holds only some of those that could be.
+
+    Raises:
+        LoadingError: every weight is frozen.
+        ConfigError: the optimizer holds other weights.
+    """
+    trained = {id(p): name for name, p in policy.named_parameters() if p.requires_grad}
+    if not trained:
+        way = "Load it with PeftModel.from_pretrained(..., is_trainable=True), or give peft_config."
+        if not hasattr(policy, "peft_config"):
+            way = "Set requires_grad on those that are to be trained, or give peft_config for an adapter."
+        raise LoadingError(f"No weight would be trained: every weight of the policy is frozen. {way}")
+    if optimizer is None:
+        return
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    left_out = [name for number, name in trained.items() if number not in held]
+    if len(left_out) == len(trained):
+        raise ConfigError(
+            f"optimizers: the optimizer holds {len(held)} weights, and none of the policy's {len(trained)} that can be trained "
+            "(an adapter, or a model given by name, is made inside GRPOTrainer). Give the model as a module, and make the "
+            "optimizer over its parameters, or name one with optim in GRPOConfig."
+        )
+    if left_out:
+        warn(
+            f"optimizers: the optimizer holds {len(trained) - len(left_out)} of the {len(trained)} weights that can be trained; "
+            f"{left_out[0]!r} and others stay as they are. Freeze them (requires_grad_(False)) to save their gradients."
+        )
+
+
+def check_saving(args: GRPOConfig, policy: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise where a checkpoint could not be written: config, generation config and tokenizer are written once for nothing.
+
+    A generation config that sets sampling options without sampling, which transformers does not save, says from here on that
+    it samples.
+
+    Raises:
+        LoadingError: a part cannot be saved.
+    """
+    generation: GenerationConfig | None = getattr(policy, "generation_config", None)
+    if generation is not None:
+        mend(generation)
+    if args.process_index != 0:
+        return
+    parts = {"the generation config": generation, "the model's config": getattr(policy, "config", None)}
+    parts |= {"the tokenizer": tokenizer} if str(args.save_strategy) != "no" else {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, part in parts.items():
+            try:
+                if part is not None:
+                    part.save_pretrained(folder)
+            except Exception as error:  # whatever it is, the first checkpoint would end in it
+                raise LoadingError(
+                    f"No checkpoint could be written: {name} cannot be saved ({type(error).__name__}: {str(error)[:500]}). "
+                    "Mend it before the trainer is made."
+                ) from error
+
+
+def mend(config: GenerationConfig) -> None:
+    """Let a generation config that sets sampling options and does not sample say that it samples."""
+    if config.do_sample is not True:
+        try:
+            config.validate(strict=True)
+        except ValueError:
+            config.do_sample = True
