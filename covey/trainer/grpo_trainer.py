@@ -36,6 +36,7 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
+from covey.plan import Plan
 from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
@@ -139,22 +140,19 @@ class GRPOTrainer(CheckpointedTrainer):
         loss: Loss | None = None,
         **others: object,
     ) -> None:
-        processing_class = other_names.checked_arguments(others, args, processing_class)
         other_names.check_hooks(type(self), GRPOTrainer)
+        processing_class = other_names.checked_arguments(others, args, processing_class)
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
-        rehearsal.check_output_dir(args)
         checks.check_own_loss(args, loss)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
-        rehearsal.check_trained_weights(policy, optimizers[0])
-        rehearsal.check_saving(args, policy, tokenizer)
+        rehearsal.check(args, policy, tokenizer, optimizers[0])
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
-        self.plan = self.prompts.plan
         super().__init__(
             model=policy,
             args=args,
@@ -165,8 +163,7 @@ class GRPOTrainer(CheckpointedTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        # Some releases know no `loss_is_scaled_for_ga`; there this stops the division by the accumulation.
-        self.model_accepts_loss_kwargs = True
+        self.model_accepts_loss_kwargs = True  # no division by the accumulation, in any release
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         prepare_gradients(policy, self.accelerator)
         tasks = task_names(train_dataset, args.task_column)
@@ -176,7 +173,6 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = make_scorer(args, rewards, weights)
         self.has_signal = signal_test(args, weights)
-        self.own_loss = loss
         self.rollout = RolloutBuffer()
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
@@ -184,8 +180,8 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.num_weights = sum(p.numel() for p in policy.parameters())
         self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
-        self.settings = Settings(args)
         self._add_callbacks()
+        self.settings = Settings(args, loss)
 
     def __getattr__(self, name: str) -> Any:
         """Return what scripts for other trainers call by this name; asked for where there is no such attribute."""
@@ -295,8 +291,8 @@ class GRPOTrainer(CheckpointedTrainer):
         fault = first_fault(gather(fault))
         if fault is None:
             return cast(T, rows)
-        is_saved = self.stop.saved_at == self.state.global_step and self.save_fault is None
-        if self.state.global_step and not is_saved:
+        step = self.state.global_step
+        if step and (self.stop.saved_at != step or self.save_fault is not None):
             self._save_checkpoint(self.model_wrapped, None)
         saved = self.last_checkpoint()
         ways = f" The run is saved in {saved}: mend the row, and go on from there." if saved else ""
@@ -553,6 +549,11 @@ class GRPOTrainer(CheckpointedTrainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Return 6 per weight and token (arXiv:2001.08361, section 2.1)."""
         return 6 * inputs["batch"].num_tokens * self.num_weights
+
+    @property
+    def plan(self) -> Plan:
+        """What the batch settings mean."""
+        return self.prompts.plan
 
     @property
     def _present_step(self) -> int:

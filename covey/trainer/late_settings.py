@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from covey.config import GRPOConfig, consistency, resolving, validation
 from covey.errors import ConfigError
 from covey.trainer import checks, parts
+from covey.update.terms import Loss
 
 if TYPE_CHECKING:
     from covey.trainer.grpo_trainer import GRPOTrainer
@@ -64,15 +65,13 @@ WATCHED = tuple(dict.fromkeys((*GRPOConfig.__annotations__, *PLANNED)))
 class Settings:
     """The values that a trainer's parts were made from."""
 
-    def __init__(self, args: GRPOConfig) -> None:
+    def __init__(self, args: GRPOConfig, loss: Loss | None) -> None:
+        self.loss = loss
+        """A loss of the user's own."""
         self.known = {name: copy.deepcopy(getattr(args, name)) for name in WATCHED}
 
     def heed(self, trainer: GRPOTrainer) -> None:
-        """Make the parts anew whose settings changed.
-
-        Raises:
-            ConfigError: one of them cannot act any more, or a value is wrong; settings and parts stay as they were.
-        """
+        """Make the parts anew whose settings changed; raise ConfigError, and change nothing, where that cannot be."""
         args = trainer.args
         changed = [name for name in WATCHED if getattr(args, name) != self.known[name]]
         if not changed:
@@ -128,7 +127,7 @@ def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
     Raises:
         ConfigError: there is no reference, which is a copy of the policy at the start, or another part cannot be made.
     """
-    args, updater, loss = trainer.args, trainer.updater, trainer.own_loss
+    args, updater, loss = trainer.args, trainer.updater, trainer.settings.loss
     if (args.beta or args.sync_ref_model) and updater.reference is None:
         raise ConfigError(
             f"beta={args.beta}: no reference was kept, since beta was 0 when GRPOTrainer was made. Set it in GRPOConfig(...)."
@@ -143,7 +142,7 @@ def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
     if not LENGTH.isdisjoint(changed):
         plan = parts.training_plan(args, trainer.prompts.kept, trainer.train_dataset is not None)
     reader = replace(trainer.prompts.reader, reserved=args.max_completion_length)
-    trainer.prompts, trainer.plan = replace(trainer.prompts, reader=reader, plan=plan), plan
+    trainer.prompts = replace(trainer.prompts, reader=reader, plan=plan)
     trainer.scorer = parts.make_scorer(args, rewards, weights)
     trainer.has_signal = parts.signal_test(args, weights)
     updater.forward.temperature = args.temperature

@@ -14,6 +14,29 @@ SHOWN = (
     "loss_type", "num_generations", "max_completion_length", "temperature", "learning_rate", "beta", "epsilon",
     "num_iterations", "scale_rewards",
 )  # fmt: skip
+CARD = """---
+{head}
+---
+
+# {title}
+
+`{base}`, trained with GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)){data} by Covey.
+
+Rewards: {rewards}.
+
+| setting | |
+| --- | --- |
+{settings}
+
+```python
+from transformers import pipeline
+
+generator = pipeline("text-generation", model="{model}")
+print(generator([{{"role": "user", "content": "..."}}], max_new_tokens=256, return_full_text=False)[0]["generated_text"])
+```
+
+Versions: {versions}.
+"""
 PACKAGES = ("covey", "transformers", "torch", "datasets", "tokenizers")
 
 
@@ -56,30 +79,16 @@ def model_card(
         for n in SHOWN
         if n in ("learning_rate", "beta") or getattr(args, n) != standard[n]
     )
-    found = f" on [{sets}](https://huggingface.co/datasets/{sets})" if isinstance(sets, str) else ""
-    return f"""---
-{head}
----
-
-# {title}
-
-`{base}`, trained with GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)){found} by Covey.
-
-Rewards: {", ".join(f"`{reward}`" for reward in rewards)}.
-
-| setting | |
-| --- | --- |
-{settings}
-
-```python
-from transformers import pipeline
-
-generator = pipeline("text-generation", model="{args.hub_model_id or title}")
-print(generator([{{"role": "user", "content": "..."}}], max_new_tokens=256, return_full_text=False)[0]["generated_text"])
-```
-
-Versions: {", ".join(f"{package} {found_version(package)}" for package in PACKAGES)}.
-"""
+    return CARD.format(
+        head=head,
+        title=title,
+        base=base,
+        data=f" on [{sets}](https://huggingface.co/datasets/{sets})" if isinstance(sets, str) else "",
+        rewards=", ".join(f"`{reward}`" for reward in rewards),
+        settings=settings,
+        model=args.hub_model_id or title,
+        versions=", ".join(f"{package} {found_version(package)}" for package in PACKAGES),
+    )
 
 
 def found_version(package: str) -> str:

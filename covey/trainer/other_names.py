@@ -92,41 +92,44 @@ PARTS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def checked_arguments(given: Mapping[str, Any], args: object, processing_class: Any) -> Any:
-    """Return the policy's tokenizer, which may have come as `tokenizer`; raise for every argument that is not taken.
-
-    None is what other trainers have as default, and asks for nothing.
-
-    Raises:
-        ConfigError: an argument that this trainer lacks, or settings of another kind than GRPOConfig.
-    """
-    others = {name: value for name, value in given.items() if value is not None}
+    """Return the policy's tokenizer, which may have come as `tokenizer`; raise ConfigError for what is not taken."""
+    others = {name: value for name, value in given.items() if value is not None}  # None asks for nothing
     tokenizer = others.pop("tokenizer", None)
-    if tokenizer is not None:
-        warn("tokenizer is taken as processing_class, which is its name since transformers 5.")
-        if processing_class is not None:
-            raise ConfigError(
-                "tokenizer and processing_class are the same argument. Give processing_class alone."
-            )
     for name in others:
-        own = inspect.signature(GRPOConfig).parameters
-        if name in own:
-            raise ConfigError(f"{name} is a setting: give it to GRPOConfig({name}=...), not to GRPOTrainer.")
-        if name in ARGUMENTS:
-            raise ConfigError(f"GRPOTrainer has no argument {name!r}: it {ARGUMENTS[name]}.")
-        close = get_close_matches(
-            name, ("model", "reward_funcs", "train_dataset", "eval_dataset", "callbacks", *own), 1
-        )
-        raise ConfigError(
-            f"GRPOTrainer has no argument {name!r}." + (f" Did you mean {close[0]}?" if close else "")
-        )
+        raise ConfigError(meant(name))
     if args is not None and not isinstance(args, GRPOConfig):
-        where = (
-            "train_dataset="
-            if hasattr(args, "__getitem__") or hasattr(args, "__iter__")
-            else "GRPOConfig(...) and its fields"
+        is_data = hasattr(args, "__getitem__") or hasattr(args, "__iter__")
+        way = "Give rows as train_dataset=." if is_data else "Give its fields to GRPOConfig(...)."
+        raise ConfigError(f"args is a {type(args).__name__}; it must be a GRPOConfig. {way}")
+    if tokenizer is None:
+        return processing_class
+    warn("tokenizer is taken as processing_class, which is its name since transformers 5.")
+    if processing_class is not None:
+        raise ConfigError(
+            "tokenizer and processing_class are the same argument. Give processing_class alone."
         )
-        raise ConfigError(f"args is a {type(args).__name__}; it must be a GRPOConfig. Give this as {where}.")
-    return processing_class if tokenizer is None else tokenizer
+    return tokenizer
+
+
+def meant(name: str) -> str:
+    """Return what to say of an argument that GRPOTrainer lacks."""
+    settings = inspect.signature(GRPOConfig).parameters
+    if name in settings:
+        return f"{name} is a setting: give it to GRPOConfig({name}=...), not to GRPOTrainer."
+    if name in ARGUMENTS:
+        return f"GRPOTrainer has no argument {name!r}: it {ARGUMENTS[name]}."
+    own = (
+        "model",
+        "reward_funcs",
+        "args",
+        "train_dataset",
+        "eval_dataset",
+        "processing_class",
+        "callbacks",
+        "peft_config",
+    )
+    close = get_close_matches(name, (*own, *settings), 1)
+    return f"GRPOTrainer has no argument {name!r}." + (f" Did you mean {close[0]}?" if close else "")
 
 
 def check_hooks(cls: type, trainer: type) -> None:
@@ -161,17 +164,13 @@ def read(trainer: GRPOTrainer, name: str) -> Any:
 
 
 def assign(trainer: GRPOTrainer, name: str, value: Any) -> bool:
-    """Assign to the setting that an attribute stands for; return False where it is an attribute like others.
-
-    Raises:
-        ConfigError: nothing would come of it.
-    """
+    """Assign to the setting that an attribute stands for, or raise; return False where it is an attribute like others."""
     if "run_log" not in vars(trainer):  # still under construction
         return False
     if name in HOOKS:
         raise ConfigError(f"GRPOTrainer never calls {name}. Instead: {HOOKS[name]}.")
-    if name == "reward_weights" and value is not None:
-        value = [float(weight) for weight in value]
+    if name == "reward_weights":
+        value = None if value is None else [float(weight) for weight in value]
     elif name in PARTS:
         raise ConfigError(
             f"trainer.{name} cannot be exchanged. Give it to GRPOTrainer(...), and make a trainer anew."

@@ -14,6 +14,21 @@ from covey.config import GRPOConfig
 from covey.errors import ConfigError, LoadingError, warn
 
 
+def check(
+    args: GRPOConfig, policy: nn.Module, tokenizer: PreTrainedTokenizerBase, optimizer: Optimizer | None
+) -> None:
+    """Raise where a run could not train or could not be saved.
+
+    Raises:
+        ConfigError, LoadingError: it could not.
+    """
+    check_trained_weights(policy)
+    if optimizer is not None:
+        check_optimizer(optimizer, policy)
+    check_output_dir(args)
+    check_saving(args, policy, tokenizer)
+
+
 def check_output_dir(args: GRPOConfig) -> None:
     """Raise where nothing can be written into output_dir; a folder that is not there is made.
 
@@ -32,23 +47,29 @@ def check_output_dir(args: GRPOConfig) -> None:
         ) from error
 
 
-def check_trained_weights(policy: nn.Module, optimizer: Optimizer | None) -> None:
-    """Raise where no weight of the policy would be trained; warn where an optimizer holds only some of those that could be.
+def check_trained_weights(policy: nn.Module) -> None:
+    """Raise where no weight of the policy would be trained.
 
     Raises:
         LoadingError: every weight is frozen.
-        ConfigError: the optimizer holds other weights.
     """
-    trained = {id(p): name for name, p in policy.named_parameters() if p.requires_grad}
-    if not trained:
-        way = "Load it with PeftModel.from_pretrained(..., is_trainable=True), or give peft_config."
-        if not hasattr(policy, "peft_config"):
-            way = "Set requires_grad on those that are to be trained, or give peft_config for an adapter."
-        raise LoadingError(f"No weight would be trained: every weight of the policy is frozen. {way}")
-    if optimizer is None:
+    if any(p.requires_grad for p in policy.parameters()):
         return
+    way = "Load it with PeftModel.from_pretrained(..., is_trainable=True), or give peft_config."
+    if not hasattr(policy, "peft_config"):
+        way = "Set requires_grad on those that are to be trained, or give peft_config for an adapter."
+    raise LoadingError(f"No weight would be trained: every weight of the policy is frozen. {way}")
+
+
+def check_optimizer(optimizer: Optimizer, policy: nn.Module) -> None:
+    """Raise where an optimizer holds no weight of the policy; warn where it lacks some of those that can be trained.
+
+    Raises:
+        ConfigError: it holds other weights.
+    """
+    trained = {n: p for n, p in policy.named_parameters() if p.requires_grad}
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    left_out = [name for number, name in trained.items() if number not in held]
+    left_out = [name for name, p in trained.items() if id(p) not in held]
     if len(left_out) == len(trained):
         raise ConfigError(
             f"optimizers: the optimizer holds {len(held)} weights, and none of the policy's {len(trained)} that can be trained "
@@ -57,27 +78,18 @@ def check_trained_weights(policy: nn.Module, optimizer: Optimizer | None) -> Non
         )
     if left_out:
         warn(
-            f"optimizers: the optimizer holds {len(trained) - len(left_out)} of the {len(trained)} weights that can be trained; "
-            f"{left_out[0]!r} and others stay as they are. Freeze them (requires_grad_(False)) to save their gradients."
+            f"optimizers: the optimizer lacks {len(left_out)} of the {len(trained)} weights that can be trained: {left_out[0]!r} "
+            "and others stay as they are. Freeze them (requires_grad_(False)) to save their gradients."
         )
 
 
 def check_saving(args: GRPOConfig, policy: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise where a checkpoint could not be written: config, generation config and tokenizer are written once for nothing.
-
-    A generation config that sets sampling options without sampling, which transformers does not save, says from here on that
-    it samples.
-
-    Raises:
-        LoadingError: a part cannot be saved.
-    """
+    """Raise LoadingError where a checkpoint could not be written: configs and tokenizer are written once for nothing."""
     generation: GenerationConfig | None = getattr(policy, "generation_config", None)
     if generation is not None:
         mend(generation)
-    if args.process_index != 0:
-        return
     parts = {"the generation config": generation, "the model's config": getattr(policy, "config", None)}
-    parts |= {"the tokenizer": tokenizer} if str(args.save_strategy) != "no" else {}
+    parts |= {"the tokenizer": tokenizer} if args.save_strategy != "no" else {}
     with tempfile.TemporaryDirectory() as folder:
         for name, part in parts.items():
             try:
@@ -91,7 +103,7 @@ def check_saving(args: GRPOConfig, policy: Any, tokenizer: PreTrainedTokenizerBa
 
 
 def mend(config: GenerationConfig) -> None:
-    """Let a generation config that sets sampling options and does not sample say that it samples."""
+    """Let a generation config that sets sampling options without sampling, which transformers does not save, sample."""
     if config.do_sample is not True:
         try:
             config.validate(strict=True)
