@@ -1,4 +1,4 @@
-"""What would otherwise be found at the first checkpoint, or never: checked once, before anything is sampled."""
+"""Checks of what would otherwise be found at the first checkpoint, or never: once, before anything is sampled."""
 
 from __future__ import annotations
 
