@@ -552,7 +552,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     @property
     def plan(self) -> Plan:
-        """What the batch settings mean."""
+        """The plan: what the batch settings mean."""
         return self.prompts.plan
 
     @property
