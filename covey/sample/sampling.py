@@ -56,6 +56,8 @@ class Sampling:
     """Ids that are never drawn."""
     padding_id: int | None = None
     """The padding token, where it is no end token: never drawn, so that ids hold no padding."""
+    unknown_ids: tuple[int, ...] = ()
+    """Ids that the tokenizer has no token for, as embeddings may be larger: never drawn."""
     begin_suppress_tokens: tuple[int, ...] = ()
     """Ids that are not drawn as the first token."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
@@ -108,6 +110,7 @@ class Sampling:
             or self.min_new_tokens
             or self.suppress_tokens
             or self.padding_id is not None
+            or self.unknown_ids
             or self.begin_suppress_tokens
             or self.bad_words_ids
             or self.no_repeat_ngram_size

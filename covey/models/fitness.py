@@ -1,0 +1,128 @@
+"""Whether a model can be a policy: it writes from left to right, and its tokenizer fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from covey.errors import LoadingError
+from covey.models.inference_mode import inference_mode
+from covey.models.inspect import accepted_arguments, innermost
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NOISE, COARSE_NOISE = 1e-4, 0.03
+"""Part of the largest logit by which rounding moves one, in float32 and in half precision, where tokens share experts."""
+
+
+def check_causal(model: nn.Module) -> None:
+    """Refuse a model that cannot be sampled from left to right.
+
+    Raises:
+        LoadingError: it has no head over the vocabulary, is an encoder-decoder, or sees later tokens.
+    """
+    causal: Any = innermost(model)
+    name, config = type(causal).__name__, getattr(causal, "config", None)
+    if not hasattr(causal, "generation_config") and not hasattr(model, "get_base_model"):
+        raise LoadingError(
+            f"{name} cannot be sampled from. The policy must be a causal language model: its name, a folder, "
+            "an AutoModelForCausalLM, or a PeftModel around one."
+        )
+    if getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in accepted_arguments(model):
+        raise LoadingError(
+            f"{name} is an encoder-decoder. The policy must be a causal language model, which reads its prompt and goes on with it."
+        )
+    if sees_later_tokens(model):
+        raise LoadingError(
+            f"{name} is no causal language model as it is configured: what it says of a token depends on later tokens, so it cannot "
+            "be sampled from left to right. Set is_decoder=True in its config where it has that, or take a decoder."
+        )
+
+
+def sees_later_tokens(model: nn.Module) -> bool:
+    """Return whether a token's logits depend on what follows it, found by a short forward pass.
+
+    Not asked where all attention says that it is causal, and where weights are not there yet or on other processes.
+
+    Raises:
+        LoadingError: the forward pass does not take token ids.
+    """
+    causal: Any = innermost(model)
+    attention = [m for m in causal.modules() if "Attention" in type(m).__name__]
+    weights = list(causal.parameters())
+    is_elsewhere = any(p.is_meta or hasattr(p, "ds_id") or hasattr(p, "device_mesh") for p in weights)
+    if is_elsewhere or (attention and all(getattr(m, "is_causal", None) is True for m in attention)):
+        return False
+    vocab = int(causal.config.get_text_config().vocab_size)
+    device = causal.get_input_embeddings().weight.device
+    ids = torch.tensor([[(7919 * i + 13) % vocab for i in range(6)]], device=device)
+    changed = ids.clone()
+    changed[0, -2:] = (changed[0, -2:] + 1) % vocab
+    try:
+        with inference_mode(causal):
+            passes: list[Tensor] = []
+            for row in (ids, changed):
+                mask = (
+                    {"attention_mask": torch.ones_like(row)}
+                    if "attention_mask" in accepted_arguments(causal)
+                    else {}
+                )
+                passes.append(causal(input_ids=row, use_cache=False, **mask).logits.float())
+    except Exception as error:  # whatever somebody else's model raises
+        raise LoadingError(
+            f"{type(causal).__name__} cannot be used as a policy: its forward pass over token ids raised {type(error).__name__}: "
+            f"{str(error)[:300]}. The policy must be a causal language model that reads text alone."
+        ) from error
+    first, second = passes
+    noise = NOISE if weights[0].dtype in (torch.float32, torch.float64) else COARSE_NOISE
+    gap = (first - second)[:, :4].abs().max()
+    return first.shape[1] != ids.shape[1] or bool(gap > noise * first.abs().max())
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
+    """Refuse a tokenizer whose tokens the model has no embedding for; one that no prompt needs, such as padding, may lack it.
+
+    Raises:
+        LoadingError: a token that can occur in a prompt lies beyond the embedding.
+    """
+    rows, known = embedded_tokens(model), known_ids(tokenizer)
+    if not rows or not known or max(known) < rows:
+        return
+    unused = {getattr(tokenizer, f"{role}_token_id", None) for role in ("pad", "unk", "mask", "cls", "sep")}
+    beyond = sorted(i for i in known if i >= rows and i not in unused)
+    if beyond:
+        words = ", ".join(repr(t) for t in tokenizer.convert_ids_to_tokens(beyond[:5]))
+        raise LoadingError(
+            f"The tokenizer has {max(known) + 1} tokens, and the model's embedding {rows}: there is no row for {words}"
+            f"{' and others' if len(beyond) > 5 else ''}. Call model.resize_token_embeddings({max(known) + 1}) and pass the module, or "
+            "take the tokenizer that belongs to the model."
+        )
+
+
+def unknown_ids(
+    tokenizer: PreTrainedTokenizerBase, model: nn.Module, ending: Collection[int]
+) -> tuple[int, ...]:
+    """Return the ids that the model has logits for and the tokenizer has no token for, but for those that end a completion."""
+    config: Any = getattr(innermost(model), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    logits, known = int(getattr(text, "vocab_size", 0) or 0), known_ids(tokenizer)
+    return tuple(i for i in range(logits) if i not in known and i not in ending) if known else ()
+
+
+def known_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return all ids of a tokenizer; empty where it does not list them."""
+    try:
+        return set(tokenizer.get_vocab().values())
+    except NotImplementedError:
+        return set()
+
+
+def embedded_tokens(model: nn.Module) -> int:
+    """Return the rows of the model's embedding; 0 where that is not known, as with weights on other processes."""
+    get = getattr(innermost(model), "get_input_embeddings", None)
+    weight = getattr(get() if callable(get) else None, "weight", None)
+    return len(weight) if isinstance(weight, Tensor) and weight.ndim == 2 else 0
