@@ -65,6 +65,9 @@ NEED_HELP = {
 }
 """Kinds of adapters that train as they should only where the trainer helps them, and with what."""
 
+VIRTUAL = "puts virtual tokens before every prompt, and Covey's log-probabilities do not know of them"
+USE = "Use an adapter of the weights: LoRA or one of its kin (DoRA, rsLoRA, LoHa, OFT, IA3)."
+
 NEED_DATA = ("eva", "corda", "lora_ga")
 """Ways to start an adapter that look at data first."""
 
@@ -78,19 +81,12 @@ def refuse_helpless(adapters: Iterable[PeftConfig], are_fresh: bool = False) -> 
     Raises:
         LoadingError: one of them learns prompts, needs the trainer's help, or data before it starts.
     """
-    use = "Use an adapter of the weights: LoRA or one of its kin (DoRA, rsLoRA, LoHa, OFT, IA3)."
     for adapter in adapters:
         kind, name = str(getattr(adapter.peft_type, "value", adapter.peft_type)), type(adapter).__name__
         start = str(getattr(adapter, "init_lora_weights", "")).lower()
-        if getattr(adapter, "is_prompt_learning", False):
-            raise LoadingError(
-                f"The adapter is a {name} ({kind}): it puts virtual tokens before every prompt, and Covey's "
-                f"log-probabilities do not know of them. {use}"
-            )
-        if kind in NEED_HELP:
-            raise LoadingError(
-                f"The adapter is a {name} ({kind}): it {NEED_HELP[kind]}, which Covey does not do. {use}"
-            )
+        does = VIRTUAL if getattr(adapter, "is_prompt_learning", False) else NEED_HELP.get(kind)
+        if does:
+            raise LoadingError(f"The adapter is a {name} ({kind}): it {does}. {USE}")
         if are_fresh and start in NEED_DATA:
             raise LoadingError(
                 f"The adapter starts with init_lora_weights={start!r}, which looks at data before training. Make it with peft's own "

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from covey.errors import LoadingError
 from covey.models.inference_mode import inference_mode
-from covey.models.inspect import accepted_arguments, innermost
+from covey.models.inspect import accepted_arguments, innermost, text_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,31 +25,29 @@ def check_causal(model: nn.Module) -> None:
     Raises:
         LoadingError: it has no head over the vocabulary, is an encoder-decoder, or sees later tokens.
     """
-    causal: Any = innermost(model)
-    name, config = type(causal).__name__, getattr(causal, "config", None)
+    causal = innermost(model)
+    name, config, wanted = (
+        type(causal).__name__,
+        getattr(causal, "config", None),
+        "The policy must be a causal language model",
+    )
     if not hasattr(causal, "generation_config") and not hasattr(model, "get_base_model"):
-        raise LoadingError(
-            f"{name} cannot be sampled from. The policy must be a causal language model: its name, a folder, "
-            "an AutoModelForCausalLM, or a PeftModel around one."
-        )
+        ways = "its name, a folder, an AutoModelForCausalLM, or a PeftModel around one"
+        raise LoadingError(f"{name} cannot be sampled from. {wanted}: {ways}.")
     if getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in accepted_arguments(model):
         raise LoadingError(
-            f"{name} is an encoder-decoder. The policy must be a causal language model, which reads its prompt and goes on with it."
+            f"{name} is an encoder-decoder. {wanted}, which reads its prompt and goes on with it."
         )
     if sees_later_tokens(model):
         raise LoadingError(
-            f"{name} is no causal language model as it is configured: what it says of a token depends on later tokens, so it cannot "
-            "be sampled from left to right. Set is_decoder=True in its config where it has that, or take a decoder."
+            f"{name} is no causal language model as it is configured: its logits depend on later tokens. Set is_decoder=True in its config where it has that, or take a decoder."
         )
 
 
 def sees_later_tokens(model: nn.Module) -> bool:
-    """Return whether a token's logits depend on what follows it, found by a short forward pass.
+    """Return whether a token's logits depend on what follows it, found by a short forward pass; raise as `plain_logits` does.
 
     Not asked where all attention says that it is causal, and where weights are not there yet or on other processes.
-
-    Raises:
-        LoadingError: the forward pass does not take token ids.
     """
     causal: Any = innermost(model)
     attention = [m for m in causal.modules() if "Attention" in type(m).__name__]
@@ -57,30 +55,32 @@ def sees_later_tokens(model: nn.Module) -> bool:
     is_elsewhere = any(p.is_meta or hasattr(p, "ds_id") or hasattr(p, "device_mesh") for p in weights)
     if is_elsewhere or (attention and all(getattr(m, "is_causal", None) is True for m in attention)):
         return False
-    vocab = int(causal.config.get_text_config().vocab_size)
-    device = causal.get_input_embeddings().weight.device
-    ids = torch.tensor([[(7919 * i + 13) % vocab for i in range(6)]], device=device)
+    vocab = int(text_config(causal).vocab_size)
+    ids = torch.tensor([[(7919 * i + 13) % vocab for i in range(6)]], device=weights[0].device)
     changed = ids.clone()
     changed[0, -2:] = (changed[0, -2:] + 1) % vocab
+    first, second = (plain_logits(causal, row) for row in (ids, changed))
+    noise = NOISE if weights[0].dtype in (torch.float32, torch.float64) else COARSE_NOISE
+    gap = (first - second)[:, :4].abs().max()
+    return first.shape[1] != ids.shape[1] or bool(gap > noise * first.abs().max())
+
+
+def plain_logits(causal: nn.Module, ids: Tensor) -> Tensor:
+    """Return the logits of a forward pass over token ids, in float32.
+
+    Raises:
+        LoadingError: the model does not take them.
+    """
+    mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in accepted_arguments(causal) else {}
     try:
         with inference_mode(causal):
-            passes: list[Tensor] = []
-            for row in (ids, changed):
-                mask = (
-                    {"attention_mask": torch.ones_like(row)}
-                    if "attention_mask" in accepted_arguments(causal)
-                    else {}
-                )
-                passes.append(causal(input_ids=row, use_cache=False, **mask).logits.float())
+            logits: Tensor = causal(input_ids=ids, use_cache=False, **mask).logits
     except Exception as error:  # whatever somebody else's model raises
         raise LoadingError(
             f"{type(causal).__name__} cannot be used as a policy: its forward pass over token ids raised {type(error).__name__}: "
             f"{str(error)[:300]}. The policy must be a causal language model that reads text alone."
         ) from error
-    first, second = passes
-    noise = NOISE if weights[0].dtype in (torch.float32, torch.float64) else COARSE_NOISE
-    gap = (first - second)[:, :4].abs().max()
-    return first.shape[1] != ids.shape[1] or bool(gap > noise * first.abs().max())
+    return logits.float()
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
@@ -107,9 +107,7 @@ def unknown_ids(
     tokenizer: PreTrainedTokenizerBase, model: nn.Module, ending: Collection[int]
 ) -> tuple[int, ...]:
     """Return the ids that the model has logits for and the tokenizer has no token for, but for those that end a completion."""
-    config: Any = getattr(innermost(model), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    logits, known = int(getattr(text, "vocab_size", 0) or 0), known_ids(tokenizer)
+    logits, known = int(getattr(text_config(model), "vocab_size", 0) or 0), known_ids(tokenizer)
     return tuple(i for i in range(logits) if i not in known and i not in ending) if known else ()
 
 

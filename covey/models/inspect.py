@@ -39,6 +39,12 @@ def innermost(model: nn.Module) -> nn.Module:
             return inner
 
 
+def text_config(model: nn.Module) -> Any:
+    """Return the part of a model's config that describes the decoder of text; None where it has no config."""
+    config: Any = getattr(innermost(model), "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
 def uncompiled(model: nn.Module) -> nn.Module:
     """Return the model that `torch.compile` has wrapped, or the model itself."""
     inner = getattr(model, "_modules", {}).get("_orig_mod")
@@ -51,8 +57,7 @@ def other_mixers(model: nn.Module) -> list[str]:
     Asked of the architecture, because numbers do not tell: a state that leaks is small in a fresh model and grows in training.
     """
     causal: Any = innermost(model)
-    config = getattr(causal, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config(causal)
     found = {kind for kind in getattr(text, "layer_types", None) or () if kind not in PLAIN_LAYERS}
     for path, module in causal.named_modules():
         name = type(module).__name__
@@ -66,8 +71,7 @@ def other_mixers(model: nn.Module) -> list[str]:
 
 def balancing_coef(model: nn.Module, given: float | None) -> float:
     """Return what the loss that balances a mixture's experts weighs: as given, or as the config asks; 0 without experts."""
-    config: Any = getattr(innermost(model), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config(model)
     own = getattr(text, "router_aux_loss_coef", None)
     if own is None or not hasattr(text, "output_router_logits"):
         return 0.0
@@ -81,8 +85,7 @@ def accepted_arguments(model: nn.Module) -> set[str]:
 
 def context_length(model: nn.Module) -> int | None:
     """Return the number of positions that the model was made for; None where it does not say."""
-    config: Any = getattr(innermost(model), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config(model)
     length = getattr(text, "max_position_embeddings", None)
     return int(length) if isinstance(length, int) and length > 0 else None
 

@@ -88,39 +88,46 @@ def load_policy(
     if trust_remote_code:
         kwargs["trust_remote_code"] = True
     kwargs = model_kwargs(kwargs, strict_hardware)
-    stored_as = refuse_other_kinds(name, kwargs)
+    return load_causal(name, kwargs)
+
+
+def load_causal(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+    """Return the causal model in a folder, every weight of it read from there.
+
+    Raises:
+        LoadingError: it is none, cannot be read, or lacks weights.
+    """
+    stored_as = checked_config(name, kwargs)
     try:
-        loaded, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **kwargs)
+        found: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **kwargs)
     except Exception as error:  # whatever a loader raises, the policy cannot be loaded
-        if stored_as and isinstance(error, ImportError | ValueError | RuntimeError):
-            raise LoadingError(
-                f"The policy {name!r} is stored quantised ({stored_as}), and cannot be loaded: {error} Besides the package for "
-                "this format it needs a GPU. Take the model that is not quantised; quantization_config quantises it."
-            ) from error
-        raise not_loaded("policy", name, error) from error
-    made_up = sorted(info.get("missing_keys", ()))
+        if not stored_as:
+            raise not_loaded("policy", name, error) from error
+        raise LoadingError(
+            f"The policy {name!r} is stored quantised ({stored_as}), and cannot be loaded: {str(error)[:MOST_WORDS]} Besides "
+            "the package for this format it needs a GPU. Take the model that is not quantised; quantization_config quantises it."
+        ) from error
+    policy: nn.Module = found[0]
+    made_up = sorted(found[1].get("missing_keys", ()))
     if made_up:
         more = f" and {len(made_up) - 8} more" if len(made_up) > 8 else ""
         raise LoadingError(
             f"The policy {name!r} has no weights for {', '.join(made_up[:8])}{more}: they would be random. Give a folder with all "
-            f"weights of a {type(loaded).__name__}, or load the model yourself and pass the module."
+            f"weights of a {type(policy).__name__}, or load the model yourself and pass the module."
         )
-    policy: nn.Module = loaded
     return policy
 
 
-def refuse_other_kinds(name: str, kwargs: Mapping[str, Any]) -> str:
-    """Refuse a policy whose config says that it is no causal model; returns how its weights are quantised, empty where not.
-
-    A config that cannot be read is left to the loader, whose error says more.
+def checked_config(name: str, kwargs: Mapping[str, Any]) -> str:
+    """Return how the weights of a policy are quantised, as its config says; empty where they are not.
 
     Raises:
-        LoadingError: an encoder-decoder, or of a family without a causal model.
+        LoadingError: it is an encoder-decoder, or of a family without a causal model.
     """
     asked = {k: v for k, v in kwargs.items() if k in ("revision", "trust_remote_code", "subfolder", "token")}
     try:
         config: Any = kwargs.get("config") or AutoConfig.from_pretrained(name, **asked)
-    except (OSError, ValueError, ImportError):
+    except (OSError, ValueError, ImportError):  # the loader's own error says more
         return ""
     is_known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or "auto_map" in vars(config)
     if getattr(config, "is_encoder_decoder", False) or not is_known:
@@ -129,8 +136,11 @@ def refuse_other_kinds(name: str, kwargs: Mapping[str, Any]) -> str:
             "model: the policy must read its prompt and go on with it (a decoder, such as Llama, Qwen or Mamba)."
         )
     stored = getattr(config, "quantization_config", None)
-    if not stored:
-        return ""
+    return quantisation(stored) if stored else ""
+
+
+def quantisation(stored: Any) -> str:
+    """Return in words how weights are stored, such as "gptq, 4 bits"."""
     words: dict[str, Any] = stored if isinstance(stored, dict) else stored.to_dict()
     bits = words.get("bits") or (4 if words.get("load_in_4bit") else 8 if words.get("load_in_8bit") else None)
     return f"{words.get('quant_method', 'bitsandbytes')}" + (f", {bits} bits" if bits else "")
@@ -185,8 +195,7 @@ def load_tokenizer(
         LoadingError: a module that does not say where its tokenizer is, or there is none.
     """
     if processing_class is not None:
-        given: Any = processing_class
-        tokenizer: PreTrainedTokenizerBase = getattr(given, "tokenizer", given)
+        tokenizer: PreTrainedTokenizerBase = getattr(processing_class, "tokenizer", processing_class)
         return tokenizer
     name = model_name(model)
     if not name:

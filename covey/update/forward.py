@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from covey.errors import ConfigError
 from covey.models.inference_mode import logits_alone
-from covey.models.inspect import accepted_arguments, innermost, other_mixers
+from covey.models.inspect import accepted_arguments, innermost, other_mixers, text_config
 from covey.update.logprob_forward import LogprobRequest, body_and_head, logprob_forward
 from covey.update.micro_batch import MicroBatch
 from covey.update.packed_attention import packed
@@ -77,7 +77,7 @@ class Forward:
         )
         self.is_due = True
         """Whether the ways are compared before the next pass."""
-        self.vocabulary = int(self.causal.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
+        self.vocabulary = int(text_config(self.causal).vocab_size)
         self.steps = 0
         """Optimizer steps so far."""
         self.routes = any(EXPERTS.search(type(m).__name__) for m in policy.modules())
@@ -108,14 +108,23 @@ class Forward:
             if not (self.balances and torch.is_grad_enabled()):
                 return plain_logprobs(model, batch, self.temperature)
             logprobs, entropy, output = plain_pass(model, batch, self.temperature, output_router_logits=True)
-        self.aux_loss = getattr(output, "aux_loss", None)
-        if self.aux_loss is None or not self.aux_loss.requires_grad:
-            raise ConfigError(
-                f"{type(self.causal).__name__} gives no balancing loss that has a gradient. Set router_aux_loss_coef=0 and "
-                "output_router_logits=False in the model's config, or gradient_checkpointing_kwargs={'use_reentrant': False} "
-                "where layers are checkpointed."
-            )
+        self.aux_loss = self._balancing_loss(output)
         return logprobs, entropy
+
+    def _balancing_loss(self, output: object) -> Tensor:
+        """Return the loss that a model has reckoned from where it sent each token, a scalar.
+
+        Raises:
+            ConfigError: there is none that has a gradient.
+        """
+        loss: Tensor | None = getattr(output, "aux_loss", None)
+        if loss is not None and loss.requires_grad:
+            return loss
+        raise ConfigError(
+            f"{type(self.causal).__name__} gives no balancing loss that has a gradient. Set router_aux_loss_coef=0 and "
+            "output_router_logits=False in the model's config, or gradient_checkpointing_kwargs={'use_reentrant': False} "
+            "where layers are checkpointed."
+        )
 
     def layout(self, batch: MicroBatch) -> AbstractContextManager[None]:
         """Return the context in which a micro-batch goes forward and backward: checkpointed layers run again in the latter."""
@@ -155,9 +164,11 @@ class Forward:
                 )
         except Exception as error:  # whatever somebody else's model raises: it does not take a packed row
             return self._give_up(f"it does not take a packed row ({type(error).__name__}: {error})")
-        gap = (fast - plain).abs()
+        self._judge((fast - plain).abs(), moved, dtypes <= {torch.float32, torch.float64})
+
+    def _judge(self, gap: Tensor, moved: float, is_exact: bool) -> None:
+        """Give packing up where it is off by too much, or where changed neighbours have moved a number by `moved`."""
         largest, mean = float(gap.max()), float(gap.mean())
-        is_exact = dtypes <= {torch.float32, torch.float64}
         bound = 0.0 if not self.routes else ROUTED if is_exact else COARSE
         if not (largest <= FINE if is_exact else mean <= COARSE):
             self._give_up(
@@ -265,8 +276,9 @@ def plain_pass(
     optional = {"position_ids": positions.expand(len(rows), -1), "logits_to_keep": positions[first:last]}
     more = {name: optional[name] for name in optional.keys() & accepted_arguments(model)}
     output = model(input_ids=ids, attention_mask=mask, use_cache=False, **more, **arguments)
-    logits: Tensor = output.logits
-    logits = logits if "logits_to_keep" in more else logits[:, first:last]  # (rows, last - first, vocab)
+    logits = (
+        output.logits if "logits_to_keep" in more else output.logits[:, first:last]
+    )  # (rows, last - first, vocab)
     picked = [logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
     logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)  # (tokens, vocab)
     entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)
@@ -275,8 +287,7 @@ def plain_pass(
 
 def shortest_window(policy: nn.Module) -> int | None:
     """Return the shortest attention window of any layer; None where every layer sees all tokens."""
-    config: Any = getattr(innermost(policy), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config(policy)
     layers = getattr(text, "layer_types", None) or ["sliding_attention"]
     windows = [getattr(text, "sliding_window", None)] if "sliding_attention" in layers else []
     windows += [getattr(m, "sliding_window", None) for m in policy.modules()]

@@ -1,4 +1,4 @@
-"""What the general path does to a cache that it did not make: choose rows, count bytes.
+"""Rows and bytes of a cache that a model has made: the general path chooses among the first and counts the second.
 
 Whatever a model keeps between two tokens may come here: a cache of transformers, a cache of the model's own, lists of tensors.
 Rows are the first dimension of every tensor. Whether that is true of a model is not taken on trust: `covey.sample.native.ways`

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import EngineError
-from covey.models.inspect import innermost, other_mixers
+from covey.models.inspect import innermost, other_mixers, text_config
 from covey.sample.native.any_cache import bytes_of
 from covey.sample.native.any_forward import AnyForward, Way
 
@@ -47,8 +47,7 @@ def choose(policy: nn.Module) -> Decoding:
     Raises:
         EngineError: none is: its forward pass fails, or a text's logits depend on what else is in the batch.
     """
-    ways = [Way(), Way(pads=False), Way(caches=False, pads=False)]
-    joined = other_mixers(policy)
+    ways, joined = [Way(), Way(pads=False), Way(caches=False, pads=False)], other_mixers(policy)
     reason = f"it has {', '.join(joined[:3])} beside attention" if joined else None
     for way in ways[1:] if joined else ways:
         try:
@@ -59,10 +58,8 @@ def choose(policy: nn.Module) -> Decoding:
         if fault is None:
             return Decoding(way, reason, *tried.cache_bytes())
         reason = f"{way}: {fault}" if reason is None else reason
-    raise EngineError(
-        f"{type(innermost(policy)).__name__} cannot be sampled from: {fault}. The policy must be a causal language model whose "
-        "forward pass takes token ids and gives the same logits for a text alone and in a batch."
-    )
+    needed = "It needs a forward pass that takes token ids and gives the same logits for a text alone and in a batch"
+    raise EngineError(f"{type(innermost(policy)).__name__} cannot be sampled from: {fault}. {needed}.")
 
 
 class _Trial:
@@ -70,7 +67,7 @@ class _Trial:
 
     def __init__(self, policy: nn.Module, way: Way) -> None:
         self.policy, self.way = policy, way
-        self.vocab = int(innermost(policy).config.get_text_config().vocab_size)
+        self.vocab = int(text_config(policy).vocab_size)
         longest = max(PROMPTS)
         self.lengths = PROMPTS if way.pads else (longest, longest, longest)
         self._sizes: list[tuple[int, int, int]] = []
