@@ -32,8 +32,9 @@ def check_causal(model: nn.Module) -> None:
         "The policy must be a causal language model",
     )
     if not hasattr(causal, "generation_config") and not hasattr(model, "get_base_model"):
-        ways = "its name, a folder, an AutoModelForCausalLM, or a PeftModel around one"
-        raise LoadingError(f"{name} cannot be sampled from. {wanted}: {ways}.")
+        raise LoadingError(
+            f"{name} cannot be sampled from. {wanted}: its name, a folder, an AutoModelForCausalLM, or a PeftModel."
+        )
     if getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in accepted_arguments(model):
         raise LoadingError(
             f"{name} is an encoder-decoder. {wanted}, which reads its prompt and goes on with it."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -195,8 +195,7 @@ def load_tokenizer(
         LoadingError: a module that does not say where its tokenizer is, or there is none.
     """
     if processing_class is not None:
-        tokenizer: PreTrainedTokenizerBase = getattr(processing_class, "tokenizer", processing_class)
-        return tokenizer
+        return cast("PreTrainedTokenizerBase", getattr(processing_class, "tokenizer", processing_class))
     name = model_name(model)
     if not name:
         raise LoadingError(

@@ -265,8 +265,10 @@ def plain_pass(
     model: nn.Module, batch: MicroBatch, temperature: float, **arguments: object
 ) -> tuple[Tensor, Tensor, object]:
     """Return what `plain_logprobs` does, and the model's output, called with `arguments` besides."""
-    rows = [torch.tensor([*p, *c]) for p, c in zip(batch.prompts, batch.completions, strict=True)]
-    device = batch.mask.device
+    rows, device = (
+        [torch.tensor([*p, *c]) for p, c in zip(batch.prompts, batch.completions, strict=True)],
+        batch.mask.device,
+    )
     ids = pad_sequence(rows, batch_first=True).to(device)  # (rows, positions)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(device)
     # A token is predicted by the position before it; logits are made from the first such position on.

@@ -133,7 +133,8 @@ class Source:
         self.engine, ending = engine_of(self.policy, self.tokenizer)
         padding = self.tokenizer.pad_token_id
         unknown = fitness.unknown_ids(self.tokenizer, self.policy, ending)
-        self.settings = settings(args, ending, None if padding in ending else padding, unknown)
+        padding = None if padding in ending else padding
+        self.settings = settings(args, ending, padding_id=padding, unknown_ids=unknown)
 
     def read(self, rows: Sequence[Row]) -> list[Prompt]:
         """Return the prompts with their token ids.
@@ -166,10 +167,8 @@ class Source:
                     wanted += 1
 
 
-def settings(
-    args: argparse.Namespace, ending: Sequence[int], padding: int | None, unknown: Sequence[int] = ()
-) -> Sampling:
-    """Return how completions are sampled."""
+def settings(args: argparse.Namespace, ending: Sequence[int], **never: Any) -> Sampling:
+    """Return how completions are sampled; `never` names ids that are not drawn."""
     from covey.sample.sampling import Sampling
 
     return Sampling(
@@ -180,8 +179,7 @@ def settings(
         min_p=args.min_p,
         repetition_penalty=args.repetition_penalty,
         min_new_tokens=args.min_tokens,
-        padding_id=padding,
-        unknown_ids=tuple(unknown),
+        **never,
         stop_ids=tuple(ending),
         stop_strings=tuple(args.stop),
         seed=args.seed,

@@ -14,7 +14,7 @@ from covey.sample.native.any_cache import NAMES, select_rows
 
 @dataclass(frozen=True)
 class Way:
-    """How a policy is decoded; the faster ones are for policies that take them."""
+    """A way to decode a policy; the faster ones are for policies that take them."""
 
     caches: bool = True
     """False: every step reads its sequences from their first token on."""

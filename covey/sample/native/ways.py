@@ -31,7 +31,7 @@ COARSE_PART = 0.25
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a policy is decoded, and what its cache takes."""
+    """The way that a policy is decoded, and the memory that its cache takes."""
 
     way: Way
     reason: str | None
