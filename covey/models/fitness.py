@@ -25,23 +25,20 @@ def check_causal(model: nn.Module) -> None:
     Raises:
         LoadingError: it has no head over the vocabulary, is an encoder-decoder, or sees later tokens.
     """
-    causal = innermost(model)
-    name, config, wanted = (
-        type(causal).__name__,
-        getattr(causal, "config", None),
-        "The policy must be a causal language model",
-    )
+    causal, fault = innermost(model), ""
+    config: Any = getattr(causal, "config", None)
     if not hasattr(causal, "generation_config") and not hasattr(model, "get_base_model"):
-        raise LoadingError(
-            f"{name} cannot be sampled from. {wanted}: its name, a folder, an AutoModelForCausalLM, or a PeftModel."
+        fault = "cannot be sampled from"
+    elif getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in accepted_arguments(model):
+        fault = "is an encoder-decoder"
+    elif sees_later_tokens(model):
+        fault = (
+            "is no decoder as it is configured (is_decoder=True?): logits of a token depend on later tokens"
         )
-    if getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in accepted_arguments(model):
+    if fault:
         raise LoadingError(
-            f"{name} is an encoder-decoder. {wanted}, which reads its prompt and goes on with it."
-        )
-    if sees_later_tokens(model):
-        raise LoadingError(
-            f"{name} is no causal language model as it is configured: its logits depend on later tokens. Set is_decoder=True in its config where it has that, or take a decoder."
+            f"{type(causal).__name__} {fault}. The policy must be a causal language model, which reads its prompt and goes on "
+            "with it: its name, a folder, an AutoModelForCausalLM, or a PeftModel around one."
         )
 
 

@@ -198,9 +198,7 @@ def load_tokenizer(
         return cast("PreTrainedTokenizerBase", getattr(processing_class, "tokenizer", processing_class))
     name = model_name(model)
     if not name:
-        raise LoadingError(
-            "The model does not say where it came from. Pass its tokenizer as processing_class."
-        )
+        raise LoadingError("The model does not say where it came from. Pass processing_class, its tokenizer.")
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a loader raises, the tokenizer cannot be loaded

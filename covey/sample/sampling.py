@@ -97,6 +97,13 @@ class Sampling:
             )
 
     @property
+    def never_drawn(self) -> set[int]:
+        """Ids that are drawn nowhere in a completion."""
+        padding = () if self.padding_id is None else (self.padding_id,)
+        singles = (word[0] for word in self.bad_words_ids if len(word) == 1)
+        return {*self.suppress_tokens, *self.unknown_ids, *padding, *singles}
+
+    @property
     def is_truncated(self) -> bool:
         """Whether some tokens cannot be drawn although the policy gives them probability (top-k, top-p, min-p)."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0

@@ -265,10 +265,8 @@ def plain_pass(
     model: nn.Module, batch: MicroBatch, temperature: float, **arguments: object
 ) -> tuple[Tensor, Tensor, object]:
     """Return what `plain_logprobs` does, and the model's output, called with `arguments` besides."""
-    rows, device = (
-        [torch.tensor([*p, *c]) for p, c in zip(batch.prompts, batch.completions, strict=True)],
-        batch.mask.device,
-    )
+    rows = [torch.tensor([*p, *c]) for p, c in zip(batch.prompts, batch.completions, strict=True)]
+    device = batch.mask.device
     ids = pad_sequence(rows, batch_first=True).to(device)  # (rows, positions)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(device)
     # A token is predicted by the position before it; logits are made from the first such position on.
@@ -282,9 +280,14 @@ def plain_pass(
         output.logits if "logits_to_keep" in more else output.logits[:, first:last]
     )  # (rows, last - first, vocab)
     picked = [logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
-    logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)  # (tokens, vocab)
+    return *of_logits(torch.cat(picked).float() / temperature, batch.targets), output
+
+
+def of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute log-probabilities and entropies, each of shape (tokens,), from logits of shape (tokens, vocab)."""
+    logprobs = torch.log_softmax(logits, -1)
     entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)
-    return logprobs.gather(-1, batch.targets[:, None])[:, 0], entropy, output
+    return logprobs.gather(-1, targets[:, None])[:, 0], entropy
 
 
 def shortest_window(policy: nn.Module) -> int | None:
