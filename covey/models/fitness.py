@@ -19,6 +19,10 @@ NOISE, COARSE_NOISE = 1e-4, 0.03
 """Part of the largest logit by which rounding moves one, in float32 and in half precision, where tokens share experts."""
 
 
+ONE_LENGTH = ("reformer",)
+"""Kinds of models, as configs name them, whose training takes texts of one length alone."""
+
+
 def check_causal(model: nn.Module) -> None:
     """Refuse a model that cannot be sampled from left to right.
 
@@ -31,6 +35,8 @@ def check_causal(model: nn.Module) -> None:
         fault = "cannot be sampled from"
     elif getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in accepted_arguments(model):
         fault = "is an encoder-decoder"
+    elif getattr(config, "model_type", None) in ONE_LENGTH:
+        fault = "takes texts of one length alone in training"
     elif sees_later_tokens(model):
         fault = (
             "is no decoder as it is configured (is_decoder=True?): logits of a token depend on later tokens"
