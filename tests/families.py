@@ -42,8 +42,7 @@ NO_TYPES = {"layer_types": ...}
 """The field is derived from others."""
 OVERRIDES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note dots3_note_text glm4_moe_lite glm_moe_dsa "
-        "kimi_linear longcat_flash minicpm3 sarvam_mla youtu".split(),
+        ["axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "dots3_note_text", "glm4_moe_lite", "glm_moe_dsa", "kimi_linear", "longcat_flash", "minicpm3", "sarvam_mla", "youtu"],
         LATENT,
     ),
     "bamba": {"attn_layer_indices": [1], **NO_TYPES},
