@@ -36,6 +36,7 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
+from covey.models.fitness import unknown_ids
 from covey.plan import Plan
 from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
@@ -150,7 +151,8 @@ class GRPOTrainer(CheckpointedTrainer):
         checks.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         rehearsal.check(args, policy, tokenizer, optimizers[0])
-        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
+        unknown = unknown_ids(tokenizer, policy, ending)
+        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
         super().__init__(
@@ -166,8 +168,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.model_accepts_loss_kwargs = True  # no division by the accumulation, in any release
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         prepare_gradients(policy, self.accelerator)
-        tasks = task_names(train_dataset, args.task_column)
-        rewards.tasks |= set(tasks)
+        rewards.tasks |= set(tasks := task_names(train_dataset, args.task_column))
         self.run_log = make_run_log(args, self.plan, weights, policy, source.name, train_dataset)
         self.run_log.note({**task_metrics((), args.task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)

@@ -135,7 +135,8 @@ def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
     checks.check_own_loss(args, loss)
     rewards = trainer.scorer.rewards
     weights = checks.reward_weights(rewards, args.reward_weights)
-    sampling = parts.make_sampling(args, trainer.sampling.stop_ids, trainer.processing_class.pad_token_id)
+    old, padding = trainer.sampling, trainer.processing_class.pad_token_id
+    sampling = parts.make_sampling(args, old.stop_ids, padding, old.unknown_ids)
     trainer.eval_sampling = parts.make_eval_sampling(args, sampling)
     trainer.sampling = sampling
     plan = trainer.plan
