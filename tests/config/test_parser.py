@@ -23,7 +23,7 @@ NEEDS_MORE = {
     "parallelism_config": "an object of accelerate", "max_tool_calling_iterations": "not there yet",
     "log_completions_hub_repo": "not there yet", "report_to": "a package", "dataloader_prefetch_factor": "workers",
     "load_best_model_at_end": "evaluation", "lr_scheduler_type": "evaluation", "bf16": "a GPU", "fp16": "a GPU",
-    "dataloader_multiprocessing_context": "workers",
+    "dataloader_multiprocessing_context": "workers", "ddp_backend": "processes",
 }  # fmt: skip
 """Settings of which another value needs what this test does not have."""
 
@@ -33,7 +33,7 @@ OTHER_VALUES = {
     "logging_steps": 5, "save_steps": 5, "num_train_epochs": 2.0, "include_num_input_tokens_seen": "all", "hub_strategy": "end",
     "train_sampling_strategy": "random", "pad_to_multiple_of": "8", "adam_beta1": 0.5, "adam_beta2": 0.5, "save_strategy": "epoch",
     "logging_strategy": "epoch", "debug": ["underflow_overflow"], "log_level_replica": "error", "dataloader_num_workers": 0,
-    "top_p": 0.5, "top_entropy_quantile": 0.5, "vllm_importance_sampling_cap": 4.0, "record_completions": 0.5, "ddp_backend": "gloo",
+    "top_p": 0.5, "top_entropy_quantile": 0.5, "vllm_importance_sampling_cap": 4.0, "record_completions": 0.5,
     "vllm_importance_sampling_clip_max": 4.0,
 }  # fmt: skip
 
