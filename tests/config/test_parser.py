@@ -104,8 +104,12 @@ def test_a_default_and_another_value_come_back_from_a_command_line(cls, field, k
     value = another(field.name, kind, field.default)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoveyWarning)
-        expected = cls(**{field.name: value}, **({"output_dir": "unused", "use_cpu": True} if cls is GRPOConfig else {}))
-    assert getattr(parse(cls, f"--{field.name}", *words_of(value)), field.name) == getattr(expected, field.name)
+        expected = cls(
+            **{field.name: value}, **({"output_dir": "unused", "use_cpu": True} if cls is GRPOConfig else {})
+        )
+    assert getattr(parse(cls, f"--{field.name}", *words_of(value)), field.name) == getattr(
+        expected, field.name
+    )
 
 
 @pytest.mark.parametrize("name", [n for n, k in kinds_of(GRPOConfig).items() if bool in options(k)])
@@ -128,7 +132,11 @@ def test_the_heads_of_public_scripts_parse():
     for parser in (HfArgumentParser, TrlParser):
         types = (ScriptArguments, GRPOConfig, ModelConfig)
         script, config, model = parser(types).parse_args_into_dataclasses(argv, look_for_args_file=False)
-        assert (script.dataset_name, config.trust_remote_code, config.gradient_checkpointing) == ("d", True, True)
+        assert (script.dataset_name, config.trust_remote_code, config.gradient_checkpointing) == (
+            "d",
+            True,
+            True,
+        )
         assert (config.reward_weights, config.learning_rate) == ([0.5, 1.0], 1e-5)
         assert (model.lora_target_modules, model.lora_init) == (["q_proj", "v_proj"], "pissa")
         assert model.lora_kwargs == {"rank_pattern": {"q": 2}}
