@@ -68,11 +68,7 @@ TRAINING = {
 
 
 def check_training(config: GRPOConfig) -> None:
-    """Raise where a number that transformers would pass on lies outside its range; None for max_grad_norm is no limit.
-
-    Raises:
-        ConfigError: it does.
-    """
+    """Raise where a number that transformers would pass on is out of its range; None for max_grad_norm is no limit."""
     if config.max_grad_norm is None:
         config.max_grad_norm = 0.0
     for name, (low, high) in TRAINING.items():
@@ -88,6 +84,16 @@ def check_training(config: GRPOConfig) -> None:
             raise ConfigError(
                 f"{name}_steps is 0: give the steps from one to the next, or set {name}_strategy='no'."
             )
+
+
+def check_all(config: GRPOConfig) -> None:
+    """Raise where a setting of Covey's own is out of its range, contradicts another one, or has no effect."""
+    check_counts(config)
+    check_sampling(config)
+    check_bounds(config)
+    check_terms(config)
+    check_sampler_correction(config)
+    check_no_effect(config)
 
 
 def check_counts(config: GRPOConfig) -> None:

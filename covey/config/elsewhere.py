@@ -86,11 +86,7 @@ REFUSED = {
 
 
 def resolve_engines(config: GRPOConfig) -> None:
-    """Fall back to the native engine under one warning per engine, which names all of its settings that were given.
-
-    Raises:
-        ConfigError: with `strict_hardware`.
-    """
+    """Fall back to the native engine under one warning per engine, which names all of its settings that were given."""
     default = defaults(type(config))
     given = [f.name for f in fields(EngineSettings) if getattr(config, f.name) != default[f.name]]
     for chooser, reason in CHOOSERS.items():

@@ -304,10 +304,8 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
     log_multimodal: bool = help_text(True, "No effect: prompts hold no images.")
 
     def __post_init__(self) -> None:
-        validation.check_kinds(self, GRPOConfig)
         read_retired(self)
-        validation.check_choices(self, GRPOConfig)
-        validation.check_finite(self)
+        validation.check_values(self, GRPOConfig)
         resolving.read_text(self)
         elsewhere.take_without_effect(self)
         resolving.resolve_checkpointing(self)
@@ -323,11 +321,5 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
             raise ConfigError(f"transformers refuses these settings: {error}") from error
         resolving.resolve_watching_schedule(self)
         resolving.read_aliases(self)
-        sampling_names.read_generation_options(self)
-        sampling_names.check_template_arguments(self)
-        consistency.check_counts(self)
-        consistency.check_sampling(self)
-        consistency.check_bounds(self)
-        consistency.check_terms(self)
-        consistency.check_sampler_correction(self)
-        consistency.check_no_effect(self)
+        sampling_names.read_sampling_names(self)
+        consistency.check_all(self)

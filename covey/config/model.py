@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import InitVar, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from covey.config.choices import QuantType
 from covey.config.hardware import has_cuda, has_package, use_instead
+from covey.config.resolving import mapping
 from covey.config.validation import check_choices, checks_names, help_text, parses
 from covey.errors import ConfigError
 
@@ -73,13 +73,7 @@ class ModelConfig:
             raise ConfigError("load_in_4bit and load_in_8bit are both set. Choose one.")
         if isinstance(self.lora_init, str) and self.lora_init.lower() in ("true", "false"):
             self.lora_init = self.lora_init.lower() == "true"
-        if isinstance(self.lora_kwargs, str):
-            try:
-                self.lora_kwargs = json.loads(self.lora_kwargs)
-            except json.JSONDecodeError as error:
-                raise ConfigError(f"lora_kwargs is not a JSON object: {error}.") from error
-        if not isinstance(self.lora_kwargs, dict | None):
-            raise ConfigError(f"lora_kwargs is {self.lora_kwargs!r}; it must be a mapping.")
+        self.lora_kwargs = mapping("lora_kwargs", self.lora_kwargs)
         check_choices(self, ModelConfig)
         if self.lora_target_modules == ["all-linear"]:
             self.lora_target_modules = "all-linear"

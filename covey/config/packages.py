@@ -68,23 +68,16 @@ def resolve_optimizer(config: GRPOConfig) -> None:
 
 
 def check_loggers(config: GRPOConfig) -> None:
-    """Raise where a logger of report_to is unknown, or its package is missing.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Raise where a logger of report_to is unknown, or its package is missing."""
     asked = config.report_to or []
     for name in [asked] if isinstance(asked, str) else asked:
-        if name in ("all", "none"):
-            continue
-        if name not in INTEGRATION_TO_CALLBACK:
-            close = difflib.get_close_matches(str(name), INTEGRATION_TO_CALLBACK, n=2)
-            hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
-            raise ConfigError(
-                f"report_to has {name!r}; it takes {', '.join(map(repr, INTEGRATION_TO_CALLBACK))}, 'all' or 'none'. {hint}"
-            )
         packages = LOGGER_PACKAGES.get(name, (name,))
-        if not any(map(has_package, packages)):
+        if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
+            close = difflib.get_close_matches(str(name), INTEGRATION_TO_CALLBACK, n=2)
+            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            known = ", ".join(map(repr, INTEGRATION_TO_CALLBACK))
+            raise ConfigError(f"report_to has {name!r}; it takes {known}, 'all' or 'none'.{hint}")
+        if name not in ("all", "none") and not any(map(has_package, packages)):
             raise ConfigError(
                 f"report_to has {name!r}, and the package {packages[0]} is not installed: pip install {packages[0]}, or "
                 "leave it out. The record in output_dir/record is written without it."

@@ -69,30 +69,23 @@ class TrlParser(HfArgumentParser):
             ConfigError: the file cannot be used, or has a name that no dataclass has.
         """
         words = list(sys.argv[1:] if args is None else args)
-        unknown: list[str] = []
-        path = next(
-            (n for n, word in enumerate(words) if word == "--config" or word.startswith("--config=")), None
-        )
-        if path is not None:
-            inline = words[path].partition("=")[2]
-            if not inline and path + 1 == len(words):
-                raise ConfigError("--config needs the path of a YAML file.")
-            settings = read_config_file(inline or words[path + 1])
-            words = words[:path] + words[path + (1 if inline else 2) :]
-            unknown = self.set_defaults_with_config(**settings)
-            if unknown and fail_with_unknown_args and not return_remaining_strings:
-                names = [word.removeprefix("--") for word in unknown if word.startswith("--")]
-                close = difflib.get_close_matches(names[0], [action.dest for action in self._actions], n=3)
-                hint = f" Did you mean {' or '.join(close)}?" if close else ""
-                raise ConfigError(
-                    f"The file of --config has {', '.join(map(repr, names))}, which is no setting.{hint}"
-                )
+        path, words = taken_out(words, "--config")
+        unknown = self.set_defaults_with_config(**read_config_file(path)) if path is not None else []
+        if unknown and fail_with_unknown_args and not return_remaining_strings:
+            names = [word.removeprefix("--") for word in unknown[::2]]
+            close = difflib.get_close_matches(names[0], [action.dest for action in self._actions], n=3)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise ConfigError(
+                f"The file of --config has {', '.join(map(repr, names))}, which is no setting.{hint}"
+            )
         found = self.parse_args_into_dataclasses(words, return_remaining_strings, look_for_args_file=False)
-        parsed, left = (list(found[:-1]), list(found[-1])) if return_remaining_strings else (list(found), [])
-        trusts = any(getattr(part, "trust_remote_code", False) for part in parsed)
-        for part in parsed:
-            if trusts and hasattr(part, "trust_remote_code"):  # one flag for the training and the model
-                part.trust_remote_code = True
+        parsed, left = (found[:-1], list(found[-1])) if return_remaining_strings else (found, [])
+        if any(
+            getattr(part, "trust_remote_code", False) for part in parsed
+        ):  # one flag for training and model
+            for part in parsed:
+                if hasattr(part, "trust_remote_code"):
+                    part.trust_remote_code = True
         if not return_remaining_strings:
             return tuple(parsed)
         return (*parsed, left, unknown) if separate_remaining_strings else (*parsed, unknown + left)
@@ -103,11 +96,25 @@ class TrlParser(HfArgumentParser):
         for name in known.keys() & kwargs.keys():
             known[name].required = False
         self.set_defaults(**{name: value for name, value in kwargs.items() if name in known})
-        words: list[str] = []
-        for name, value in kwargs.items():
-            if name not in known:
-                words += [f"--{name}", str(value)]
-        return words
+        return [
+            word for name, value in kwargs.items() if name not in known for word in (f"--{name}", str(value))
+        ]
+
+
+def taken_out(words: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """Return the value of a flag, None where it is not there, and the other words of a command line.
+
+    Raises:
+        ConfigError: the flag has no value.
+    """
+    for number, word in enumerate(words):
+        name, is_inline, value = word.partition("=")
+        if name == flag:
+            after = number + (1 if is_inline else 2)
+            if not is_inline and after > len(words):
+                raise ConfigError(f"{flag} needs the path of a YAML file.")
+            return value if is_inline else words[number + 1], words[:number] + words[after:]
+    return None, words
 
 
 def read_config_file(path: str) -> dict[str, Any]:

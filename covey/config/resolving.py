@@ -48,22 +48,28 @@ def read_text(config: GRPOConfig) -> None:
         with contextlib.suppress(ValueError):
             config.record_completions = float(config.record_completions)
     completions_share(config.record_completions)
-    for name in MAPPINGS:
-        value = getattr(config, name)
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except json.JSONDecodeError as error:
-                raise ConfigError(
-                    f"{name} is not a JSON object: {error}. It came as {value[:80]!r}."
-                ) from error
-            setattr(config, name, value)
-        if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"{name} is {value!r}; it must be a mapping, or a JSON object as text.")
     if isinstance(config.trackio_static_space_id, str) and config.trackio_static_space_id.lower() == "false":
         config.trackio_static_space_id = False
     if config.optim_target_modules == ["all-linear"]:
         config.optim_target_modules = "all-linear"
+    for name in MAPPINGS:
+        setattr(config, name, mapping(name, getattr(config, name)))
+
+
+def mapping(name: str, value: object) -> dict[str, object] | None:
+    """Return a mapping that may have come as a JSON object.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{name} is not a JSON object: {error}. It came as {value[:80]!r}.") from error
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{name} is {value!r}; it must be a mapping, or a JSON object as text.")
+    return value
 
 
 def resolve_best_metric(config: GRPOConfig) -> None:
@@ -120,12 +126,8 @@ def resolve_hardware(config: GRPOConfig) -> None:
     if not has_accelerator():
         config.use_cpu = True
     if config.activation_offloading and config.use_cpu:
-        use_instead(
-            "activation_offloading=True",
-            "activations are in the host's memory already",
-            "activation_offloading=False",
-            config.strict_hardware,
-        )
+        reason = "activations are in the host's memory already"
+        use_instead("activation_offloading=True", reason, "the host's memory", config.strict_hardware)
         config.activation_offloading = False
     if config.bf16 is None:
         config.bf16 = not config.fp16 and not config.use_cpu and computes_bf16(on_cpu=False)

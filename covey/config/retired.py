@@ -5,7 +5,7 @@ A script of last year trains. Each is a field, so that command lines and YAML fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from covey.config.validation import defaults, help_text
@@ -118,41 +118,43 @@ class RetiredSettings:
 
 
 def read_retired(config: GRPOConfig) -> None:
-    """Move what came under a retired name to its present one, and say so; raise where both have a value.
-
-    Afterwards the retired name is None again, so that a copy of the settings says it once.
+    """Move what came under a retired name to its present one, and say so; then the retired one is None again.
 
     Raises:
         ConfigError: the retired name says another thing than the present one.
     """
-    default = defaults(type(config))
-    organization, model = config.push_to_hub_organization, config.push_to_hub_model_id
-    for field in fields(RetiredSettings):
-        name, value = field.name, getattr(config, field.name)
+    organization = config.push_to_hub_organization
+    for name, field in RetiredSettings.__dataclass_fields__.items():
+        value = getattr(config, name)
         if value is None:
             continue
         setattr(config, name, None)
         warn(f"{name}={value!r}: {field.metadata['help']}")
-        target: tuple[str, object] | None = None
+        if name == "push_to_hub_model_id" and organization is not None:
+            value = f"{organization}/{value}"
         if name in RENAMED:
-            target = RENAMED[name], value
-            if name == "push_to_hub_model_id" and organization is not None:
-                target = "hub_model_id", f"{organization}/{model}"
+            move(config, name, RENAMED[name], value)
         elif name == "adafactor" and value:
-            target = "optim", "adafactor"
+            move(config, name, "optim", "adafactor")
         elif name in INSIDE:
-            outer, inner = INSIDE[name]
-            given: Any = getattr(config, outer) or {}
-            if not isinstance(given, dict) or given.get(inner, value) != value:
-                raise ConfigError(
-                    f"{name}={value!r} is retired, and {outer} is {given!r}. Say it in {outer} alone: {inner!r}."
-                )
-            setattr(config, outer, {**given, inner: value})
-        if target is not None:
-            new, meant = target
-            present = getattr(config, new)
-            if present not in (default[new], meant):
-                raise ConfigError(
-                    f"{name}={value!r} is the retired name of {new}, which is {present!r}. Give {new} alone."
-                )
-            setattr(config, new, meant)
+            move_inside(config, name, *INSIDE[name], value)
+
+
+def move(config: GRPOConfig, name: str, new: str, value: object) -> None:
+    """Give the present name the value of the retired one."""
+    present = getattr(config, new)
+    if present not in (defaults(type(config))[new], value):
+        raise ConfigError(
+            f"{name}={value!r} is the retired name of {new}, which is {present!r}. Give {new} alone."
+        )
+    setattr(config, new, value)
+
+
+def move_inside(config: GRPOConfig, name: str, outer: str, inner: str, value: object) -> None:
+    """Give the mapping that is the present setting the value of the retired one."""
+    given: Any = getattr(config, outer) or {}
+    if not isinstance(given, dict) or given.get(inner, value) != value:
+        raise ConfigError(
+            f"{name}={value!r} is retired, and {outer} is {given!r}. Say it in {outer} alone: {inner!r}."
+        )
+    setattr(config, outer, {**given, inner: value})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from covey.config.validation import defaults, fits, kinds_of, refusal
@@ -48,11 +47,11 @@ OTHER_NAMES = {
 """Names of vLLM, SGLang and web APIs, and the one that is meant here: another option, or a field of GRPOConfig."""
 
 
-def read_generation_options(config: GRPOConfig) -> None:
-    """Refuse names of other engines; let an option that is also a field count where the field stands at its default.
+def read_sampling_names(config: GRPOConfig) -> None:
+    """Refuse names of other engines and of what the run says itself; let options that are also fields count.
 
     Raises:
-        ConfigError: an option has another engine's name, or a value of another kind than its field.
+        ConfigError: such a name, or a value of another kind than its field.
     """
     for setting in ("generation_kwargs", "eval_generation_kwargs"):
         for name in getattr(config, setting) or ():
@@ -60,6 +59,17 @@ def read_generation_options(config: GRPOConfig) -> None:
                 meant = OTHER_NAMES[name]
                 where = f"the option {meant}" if "." not in meant else f"the setting {meant.split('.')[1]}"
                 raise ConfigError(f"{setting} has {name!r}, a name of another engine. Here it is {where}.")
+    taken = sorted(TEMPLATE_ARGUMENTS & set(config.chat_template_kwargs or ()))
+    if taken:
+        raise ConfigError(
+            f"chat_template_kwargs has {', '.join(map(repr, taken))}, which Covey says to the chat template itself. Leave it "
+            "out; what else is there reaches the template as a variable."
+        )
+    read_options(config)
+
+
+def read_options(config: GRPOConfig) -> None:
+    """Let an option of `generation_kwargs` that is also a field count where the field stands at its default."""
     default, kinds = defaults(type(config)), kinds_of(type(config))
     given: Any = config.generation_kwargs or {}
     for option, field in FIELDS.items():
@@ -69,20 +79,3 @@ def read_generation_options(config: GRPOConfig) -> None:
         if not fits(value, kinds[field]):
             raise ConfigError(refusal(f"generation_kwargs[{option!r}]", value, kinds[field], "None"))
         setattr(config, field, value)
-
-
-def check_template_arguments(config: GRPOConfig) -> None:
-    """Raise where `chat_template_kwargs` says what the run says to the chat template itself.
-
-    Raises:
-        ConfigError: it does, or is no mapping.
-    """
-    given = config.chat_template_kwargs or {}
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"chat_template_kwargs is {given!r}; it must be a mapping of names to values.")
-    taken = sorted(TEMPLATE_ARGUMENTS & set(given))
-    if taken:
-        raise ConfigError(
-            f"chat_template_kwargs has {', '.join(map(repr, taken))}, which Covey says to the chat template itself. Leave it "
-            "out; what else is there reaches the template as a variable."
-        )

@@ -196,6 +196,13 @@ def refusal(name: str, value: object, kind: object, nothing: str = "null", shown
 # --- checks of a table, and of one value
 
 
+def check_values(config: GRPOConfig, cls: type) -> None:
+    """Raise where a value is of another kind than its field, none of its words, or not finite."""
+    check_kinds(config, cls)
+    check_choices(config, cls)
+    check_finite(config)
+
+
 def check_choices(config: GRPOConfig | ModelConfig, cls: type) -> None:
     """Raise where a setting is none of the words that its Literal allows."""
     for name, kind in kinds_of(cls).items():

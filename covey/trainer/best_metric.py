@@ -52,26 +52,29 @@ def check_best_metric(
     asked = args.metric_for_best_model
     if asked is None or eval_dataset is None or args.eval_strategy == "no":
         return
-    sets = list(eval_dataset) if isinstance(eval_dataset, Mapping) else [""]
-    prefixes = [f"eval_{name}_" if name else "eval_" for name in sets]
+    sets = list(eval_dataset) if isinstance(eval_dataset, Mapping) else []
+    prefixes = [f"eval_{name}_" for name in sets] or ["eval_"]
     full = asked if asked.startswith("eval_") else f"eval_{asked}"
     names = evaluation_names([reward.name for reward in rewards])
     name = next((full.removeprefix(p) for p in prefixes if full.startswith(p)), None)
     if name in names or (name is not None and any(part in name for part in OPEN)):
         return
-    known = [prefix + name for name in names for prefix in prefixes]
-    close = difflib.get_close_matches(full, known, n=3, cutoff=0.75)
+    known = [p + n for n in names for p in prefixes]
+    close = [k for k in known if k.startswith(f"{full}/")][:1] or difflib.get_close_matches(
+        full, known, 3, 0.75
+    )
     is_loss = full.endswith("loss") and not adds_metrics
     may_be_added = adds_metrics or any(r.takes_all or "log_metric" in r.names for r in rewards)
-    if name is not None and may_be_added and not close and not is_loss:
-        return
-    best = [prefix + "reward" for prefix in prefixes]
-    why = (
-        "a loss says nothing about learning here: its value moves with the advantages, and is near 0 when all goes well"
-        if is_loss
-        else "no evaluation of this run has it"
-    )
-    raise ConfigError(
-        f"metric_for_best_model is {asked!r}: {why}. Choose {' or '.join(dict.fromkeys([*close, *best]))}; there are also "
-        f"{', '.join(prefixes[0] + n for n in names if n.endswith(('/mean', 'length')))}."
+    if name is None or close or is_loss or not may_be_added:
+        raise refused(asked, is_loss, [*close, *(prefix + "reward" for prefix in prefixes)])
+
+
+def refused(asked: str, is_loss: bool, instead: Sequence[str]) -> ConfigError:
+    """Return the error that says why the metric cannot be gone by, and what to choose instead."""
+    why = "no evaluation of this run has it"
+    if is_loss:
+        why = "a loss says nothing about learning here: it moves with the advantages, and is near 0 when all goes well"
+    return ConfigError(
+        f"metric_for_best_model is {asked!r}: {why}. Choose {' or '.join(dict.fromkeys(instead))}; docs/metrics.md has the "
+        "names of all metrics."
     )

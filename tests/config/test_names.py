@@ -130,7 +130,9 @@ def test_retired_names_mean_what_they_meant():
     config, _ = made(push_to_hub_organization="us", push_to_hub_model_id="ours")
     assert config.hub_model_id == "us/ours"
     assert made(no_cuda=True, evaluation_strategy="epoch")[0].eval_strategy == "epoch"
-    with pytest.raises(ConfigError, match=r"warmup_ratio=0\.1 is the retired name of warmup_steps, which is 5"):
+    with pytest.raises(
+        ConfigError, match=r"warmup_ratio=0\.1 is the retired name of warmup_steps, which is 5"
+    ):
         made(warmup_ratio=0.1, warmup_steps=5)
     with pytest.raises(ConfigError, match="Say it in accelerator_config alone"):
         made(split_batches=True, accelerator_config={"split_batches": False})

@@ -19,7 +19,9 @@ def plain(completions):
 
 
 def settings(**given):
-    return GRPOConfig(**{"output_dir": "unused", "use_cpu": True, "report_to": "none", "eval_strategy": "epoch", **given})
+    return GRPOConfig(
+        **{"output_dir": "unused", "use_cpu": True, "report_to": "none", "eval_strategy": "epoch", **given}
+    )
 
 
 def check(metric, rewards=(by_length,), sets=((),), adds_metrics=False, **given):
@@ -35,7 +37,9 @@ def test_the_names_are_those_of_an_evaluation(tmp_path):
     )  # fmt: skip
     trainer = GRPOTrainer(tiny_policy(tmp_path / "p"), [by_length, plain], args, rows, eval_dataset=rows)
     measured = {name.removeprefix("eval_") for name in trainer.evaluate()}
-    measured = {name for name in measured if not name.endswith("loss") and not any(part in name for part in OPEN)}
+    measured = {
+        name for name in measured if not name.endswith("loss") and not any(part in name for part in OPEN)
+    }
     assert measured - {"epoch", "steps_per_second"} <= set(evaluation_names(["by_length", "plain"]))
     assert set(evaluation_names(["by_length", "plain"])) <= measured | {"steps_per_second"}
 
@@ -78,7 +82,7 @@ def test_names_that_something_may_add_pass_where_it_may():
 
 @pytest.mark.parametrize("metric", ["reward", "eval_c_reward", "eval_reward", "c_reward"])
 def test_with_several_sets_a_name_says_which(metric):
-    with pytest.raises(ConfigError, match="eval_a_reward or eval_b_reward|eval_b_reward or eval_a_reward"):
+    with pytest.raises(ConfigError, match=r"eval_a_reward or eval_b_reward|eval_b_reward or eval_a_reward"):
         check(metric, sets={"a": (), "b": ()})
     check("a_reward", sets={"a": (), "b": ()})
 
@@ -88,7 +92,9 @@ def test_a_schedule_that_goes_by_a_metric_goes_by_the_reward_upwards(schedule):
     config = settings(lr_scheduler_type=schedule)
     assert (config.metric_for_best_model, config.greater_is_better) == ("reward", True)
     assert config.lr_scheduler_kwargs["mode"] == "max"
-    down = settings(lr_scheduler_type=schedule, metric_for_best_model="completions/mean_length", greater_is_better=False)
+    down = settings(
+        lr_scheduler_type=schedule, metric_for_best_model="completions/mean_length", greater_is_better=False
+    )
     assert down.lr_scheduler_kwargs["mode"] == "min"
     given = settings(lr_scheduler_type=schedule, lr_scheduler_kwargs='{"mode": "min", "patience": 3}')
     assert given.lr_scheduler_kwargs == {"mode": "min", "patience": 3}
