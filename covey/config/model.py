@@ -34,7 +34,10 @@ class ModelConfig:
         "float32", "Precision that the weights are loaded in: 'auto', 'bfloat16', 'float32', ..."
     )
     torch_dtype: str | None = help_text(None, "The same as dtype.")
-    trust_remote_code: InitVar[bool] = False
+    if TYPE_CHECKING:  # mypy knows no attribute that is given to the constructor and is no field
+        trust_remote_code: bool = False
+    else:
+        trust_remote_code: InitVar[bool] = False
     attn_implementation: str | None = help_text(None, "'sdpa', 'eager', 'flash_attention_2', ...")
     use_peft: bool = help_text(False, "Train an adapter instead of all weights.")
     lora_r: int = help_text(16, "Rank of the adapter.")
@@ -63,7 +66,7 @@ class ModelConfig:
     use_bnb_nested_quant: bool = help_text(False, "Quantise the constants of the quantisation too.")
     bnb_4bit_quant_storage: str | None = help_text(None, "Type that the 4-bit weights are stored in.")
 
-    def __post_init__(self, trust_remote_code: bool) -> None:
+    def __post_init__(self, trust_remote_code: bool) -> None:  # type: ignore[override]
         self.trust_remote_code = trust_remote_code
         if self.torch_dtype is not None:
             self.dtype = self.torch_dtype

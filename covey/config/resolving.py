@@ -66,7 +66,9 @@ def mapping(name: str, value: object) -> dict[str, object] | None:
         try:
             value = json.loads(value)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"{name} is not a JSON object: {error}. It came as {value[:80]!r}.") from error
+            raise ConfigError(
+                f"{name} is not a JSON object: {error}. It came as {str(value)[:80]!r}."
+            ) from error
     if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{name} is {value!r}; it must be a mapping, or a JSON object as text.")
     return value

@@ -70,7 +70,8 @@ def read_sampling_names(config: GRPOConfig) -> None:
 
 def read_options(config: GRPOConfig) -> None:
     """Let an option of `generation_kwargs` that is also a field count where the field stands at its default."""
-    default, kinds = defaults(type(config)), kinds_of(type(config))
+    cls: type = type(config)
+    default, kinds = defaults(cls), kinds_of(cls)
     given: Any = config.generation_kwargs or {}
     for option, field in FIELDS.items():
         value = given.get(option)
