@@ -233,7 +233,7 @@ def _try_walls(zygote: Zygote, limits: Limits) -> str | None:
     with Child(zygote, limits) as child:
         try:
             child.within(30.0).send({"mode": "serve", "code": _TRIAL, "filename": "<trial>"})
-            if checked(child.receive()) != ("ready",):
+            if checked(child.receive())[0] != "ready":
                 return "a child could not run the trial"
             child.send(("trial", [], {}))
             answer = checked(child.receive())
