@@ -32,7 +32,12 @@ def grade_asserts(
         try:
             undefined, objects = undefined_names([job.setup, *job.tests])
             names = {**{name: name for name in undefined}, **job.names}
-            asked = {"mode": "serve", "code": job.code, "filename": "<solution>", "names": list(names.values())}
+            asked = {
+                "mode": "serve",
+                "code": job.code,
+                "filename": "<solution>",
+                "names": list(names.values()),
+            }
             candidate.send(asked)
             candidate.hand_over()  # to the tests, which have a copy of the channel
             tests.send({"names": names, "objects": objects, "setup": job.setup, "tests": list(job.tests)})

@@ -75,7 +75,9 @@ def answer_verdict(call: Call, answer: object) -> Verdict:
                 if same_value(call.expected, value):
                     return Verdict("ok")
             except Exception as error:  # the boundary: a value that cannot be compared is the wrong one
-                return Verdict("wrong", f"{call.name} returned what cannot be compared: {type(error).__name__}")
+                return Verdict(
+                    "wrong", f"{call.name} returned what cannot be compared: {type(error).__name__}"
+                )
             values = f"{shortened(value)}, expected {shortened(call.expected)}"
             return Verdict("wrong", f"{call.name} returned {values}")
         case ("raised", str(kind), str(text)):

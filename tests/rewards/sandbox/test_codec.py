@@ -77,15 +77,13 @@ class Liar(int):
     __hash__ = int.__hash__
 
 
-@pytest.mark.parametrize(
-    "value", [Liar(1), object(), len, [Liar(1)], {"a": {Liar(2)}}, type, NotImplemented]
-)
+@pytest.mark.parametrize("value", [Liar(1), object(), len, [Liar(1)], {"a": {Liar(2)}}, type, NotImplemented])
 def test_only_exact_types_cross(value):
     with pytest.raises(Opaque):
         encode(value)
 
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 Point = collections.namedtuple("Point", "x y")
 
 
@@ -105,7 +103,9 @@ class Size(enum.IntEnum):
 )  # fmt: skip
 def test_values_of_the_standard_library_cross_as_they_are(value):
     arrived = decode(encode(value))
-    assert arrived == value and type(arrived).__name__ == type(value).__name__ and repr(arrived) == repr(value)
+    assert (
+        arrived == value and type(arrived).__name__ == type(value).__name__ and repr(arrived) == repr(value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,12 @@ def test_members_of_number_enums_cross_as_numbers():
 
 def test_a_stand_in_is_made_of_hostile_parts_and_nothing_is_hashed():
     colliding = {i * (2**61 - 1): None for i in range(3)}
-    for value in (collections.Counter(colliding), collections.OrderedDict(colliding), colliding.keys(), colliding.items()):
+    for value in (
+        collections.Counter(colliding),
+        collections.OrderedDict(colliding),
+        colliding.keys(),
+        colliding.items(),
+    ):
         assert type(decode(encode(value), hashed=False)) in (Pairs, Bag)
 
 

@@ -244,7 +244,9 @@ def test_a_value_of_any_depth_is_right_or_wrong_and_never_left_out(sandbox):
         lazy = sandbox.grade(AssertsJob(code + "def decode(x): return 0", (test,)))
         assert lazy.status == "wrong", (depth, lazy.detail)
         right = "def decode(x):\n    while isinstance(x, list): x = x[0]\n    return x"
-        assert sandbox.grade(AssertsJob(code + right, (test,))).status == ("ok" if depth < 100 else "wrong"), depth
+        assert sandbox.grade(AssertsJob(code + right, (test,))).status == (
+            "ok" if depth < 100 else "wrong"
+        ), depth
 
 
 def test_a_setup_that_fails_is_our_fault(sandbox):

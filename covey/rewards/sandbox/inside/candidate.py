@@ -99,12 +99,10 @@ def _serve(code: str, filename: str, names: list[str] | None, max_bytes: int) ->
         send(CHANNEL, answer_of(namespace, request, max_bytes))
 
 
-def _answer(
-    namespace: Mapping[str, Any], request: Request, max_bytes: int, in_place: bool = False
-) -> bytes:
+def _answer(namespace: Mapping[str, Any], request: Request, max_bytes: int, in_place: bool = False) -> bytes:
     """Call a function; return the encoded answer. `in_place` also sends what it did to its arguments."""
     name, arguments, keywords = request
-    function = DRAWING.more if name == MORE else namespace.get(name)
+    function: Any = DRAWING.more if name == MORE else namespace.get(name)
     if function is None:
         return encode(("missing", name))
     known = containers((arguments, keywords)) if in_place else []
@@ -116,7 +114,9 @@ def _answer(
         return encode(("raised", *describe(error)))
     try:
         after = [_contents(part, numbers) for part in known]
-        changes = [part.copy() if new != old else None for part, new, old in zip(known, after, before, strict=True)]
+        changes = [
+            p.copy() if new and new != old else None for p, new, old in zip(known, after, before, strict=True)
+        ]
         answer = encode(("value", value, changes if after != before else None), ANSWER_DEPTH, numbers)
     except Opaque as error:
         return encode(("opaque", str(error)))

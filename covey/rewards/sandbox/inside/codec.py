@@ -70,14 +70,13 @@ def _encode(value: Any, parts: list[bytes], depth: int, known: Mapping[int, int]
         parts.append(b"N" if value is None else b"T" if value else b"F")
     elif kind is int:
         _sized(parts, b"i", value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
-    elif kind is float:
-        parts.append(b"f" + struct.pack(">d", value))
+    elif kind is float or kind is complex:
+        numbers = (value,) if kind is float else (value.real, value.imag)
+        parts.append((b"f" if kind is float else b"c") + struct.pack(f">{len(numbers)}d", *numbers))
     elif kind is str:
         _sized(parts, b"s", value.encode("utf-8", "surrogatepass"))
     elif known and id(value) in known:
         parts.append(b"r" + struct.pack(">I", known[id(value)]))
-    elif kind is complex:
-        parts.append(b"c" + struct.pack(">dd", value.real, value.imag))
     elif kind is bytes or kind is bytearray:
         _sized(parts, b"b" if kind is bytes else b"y", bytes(value))
     elif kind in _SEQUENCES:
@@ -116,9 +115,7 @@ def _sized(parts: list[bytes], tag: bytes, content: bytes) -> None:
     parts.append(content)
 
 
-def decode(
-    data: bytes, hashed: bool = True, max_depth: int = MAX_DEPTH, known: Sequence[object] = ()
-) -> Any:
+def decode(data: bytes, hashed: bool = True, max_depth: int = MAX_DEPTH, known: Sequence[object] = ()) -> Any:
     """Return the value of bytes.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 
 MAX_TEXT = 500
 
@@ -44,10 +45,8 @@ def exception_of(kind: str, text: str, named: str) -> Exception:
     """
     made: Exception | None = None
     if kind in _EXCEPTIONS and (kind not in QUIET or kind in named or "LookupError" in named):
-        try:
+        with contextlib.suppress(TypeError):  # it wants other arguments
             made = _EXCEPTIONS[kind](text)
-        except TypeError:  # it wants other arguments
-            pass
     made = made or CandidateError(f"{kind}: {text}")
     made.crossed = True  # type: ignore[attr-defined]
     return made

@@ -52,7 +52,9 @@ class Drawing:
     sources: str = ""
     """Of the tests, which may name the exceptions that they expect."""
 
-    def begin(self, ask: Callable[[int], tuple[list[object], object]] | None = None, sources: str = "") -> None:
+    def begin(
+        self, ask: Callable[[int], tuple[list[object], object]] | None = None, sources: str = ""
+    ) -> None:
         """Hand out iterators piece by piece from now on, or (`ask`) draw from those that were handed out."""
         self.ask, self.sources = ask, sources
         if ask is None:
@@ -63,7 +65,9 @@ class Drawing:
         assert self.kept is not None
         return self.draw(self.kept[number], MORE_DRAWN, number)
 
-    def draw(self, iterator: Iterator[object], size: int, number: int | None = None) -> tuple[list[object], object]:
+    def draw(
+        self, iterator: Iterator[object], size: int, number: int | None = None
+    ) -> tuple[list[object], object]:
         """Return items, and why there are no more: None, an exception as [kind, text], or the iterator's number."""
         items: list[object] = []
         try:

@@ -39,26 +39,30 @@ def run(limits: Mapping[str, int]) -> None:
     job = decode(read_bytes(CHANNEL))
     peer = _Peer(limits["result_bytes"], "\n".join([job["setup"], *job["tests"]]))
     random.seed(0)
-    fault = peer.start_fault()
-    if fault is not None:
+    if (fault := peer.start_fault()) is not None:
         write_bytes(CHANNEL, encode(fault))
         os._exit(0)
     DRAWING.begin(peer.more, peer.sources)
-    # What the code does not define is not there, as in one process; only an object whose attributes are asked for could
-    # be meant to come from elsewhere, and is not held against the code.
-    there = {name: target for name, target in job["names"].items() if target in peer.defined}
-    absent = [name for name in job["names"] if name not in there and name not in job["objects"]]
-    there |= {name: job["names"][name] for name in job["objects"] if name in job["names"]}
-    namespace = {"__name__": "tests", **{name: Proxy(peer, target) for name, target in there.items()}}
+    namespace = {"__name__": "tests", **proxies(peer, job["names"], job["objects"])}
+    absent = [f"NameError: name {name!r} is not defined" for name in job["names"].keys() - namespace.keys()]
     for number, test in enumerate([job["setup"], *job["tests"]]):
         verdict = _verdict(test, namespace)
-        misses = any(verdict[-1] == f"NameError: name {name!r} is not defined" for name in absent)
+        misses = verdict[-1] in absent
         if number == 0 and verdict[0] == "failed" and not peer.num_calls and not misses:
             verdict = ("broken", verdict[1])  # the candidate had no part in it
         write_bytes(CHANNEL, encode(verdict))
         if verdict[0] in ("gone", "broken"):
             break
     os._exit(0)
+
+
+def proxies(peer: _Peer, names: Mapping[str, str], objects: Sequence[str]) -> dict[str, object]:
+    """Return the functions of the code by their names in the tests.
+
+    What the code does not define is not there, as in one process; only an object whose attributes are asked for could be
+    meant to come from elsewhere, and is not held against the code.
+    """
+    return {n: Proxy(peer, target) for n, target in names.items() if target in peer.defined or n in objects}
 
 
 def _verdict(test: str, namespace: dict[str, object]) -> tuple[str, ...]:
@@ -98,7 +102,7 @@ class _Peer:
     def start_fault(self) -> tuple[object, ...] | None:
         """Wait until the candidate is ready; return the verdict on one that will not be."""
         try:
-            answer = self._receive([])
+            answer = self._receive()
         except CandidateGone as error:
             return "gone", str(error)
         match answer:
@@ -115,17 +119,13 @@ class _Peer:
         try:
             request = encode((name, arguments, keywords))
         except (Opaque, RecursionError) as error:
-            if type(getattr(error, "culprit", None)) is Unreadable:
-                raise TypeError(
-                    f"{name} is called with what the candidate returned, which does not cross"
-                ) from None
+            if (
+                type(getattr(error, "culprit", None)) is Unreadable
+            ):  # the candidate's own return is handed back
+                raise TypeError(f"{name} is called with a returned value that does not cross") from None
             raise Unjudgeable(f"{name} is called with {error}") from None
-        try:
-            write_bytes(PEER, request)
-        except OSError as error:
-            raise CandidateGone(str(error)) from None
         known = containers((arguments, keywords))
-        answer = self._receive(known)
+        answer = self._receive(known, request)
         if answer[0] == "value" and isinstance(answer[2], list):
             for part, content in zip(known, answer[2], strict=False):
                 _change_in_place(part, content)
@@ -138,9 +138,11 @@ class _Peer:
                 return items, end
         raise CandidateGone(NO_ANSWER)
 
-    def _receive(self, known: Sequence[object]) -> tuple[object, ...]:
-        """Return the candidate's answer, in which objects of `known` go by their numbers."""
+    def _receive(self, known: Sequence[object] = (), request: bytes | None = None) -> tuple[object, ...]:
+        """Return the candidate's answer, to a request where there is one; objects of `known` go by their numbers in it."""
         try:
+            if request is not None:
+                write_bytes(PEER, request)
             data = read_bytes(PEER, self.max_bytes + 1024)
             return checked(decode(data, max_depth=ANSWER_DEPTH, known=known))
         except (Closed, Malformed, OSError) as error:
