@@ -42,6 +42,7 @@ from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks, other_names, rehearsal
+from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
@@ -147,6 +148,7 @@ class GRPOTrainer(CheckpointedTrainer):
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
+        check_best_metric(args, rewards, eval_dataset, compute_metrics is not None)
         checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
@@ -180,7 +182,6 @@ class GRPOTrainer(CheckpointedTrainer):
             args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
         )
         self.num_weights = sum(p.numel() for p in policy.parameters())
-        self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
         self._add_callbacks()
         self.settings = Settings(args, loss)
 
@@ -202,6 +203,8 @@ class GRPOTrainer(CheckpointedTrainer):
         if self.run_log.settings["display"] == "live":
             self.remove_callback(ProgressCallback)
             self.remove_callback(PrinterCallback)
+        signals = StopSignals(self.is_world_process_zero(), self.args.world_size > 1)
+        self.stop = StopAfterStep(signals, gather)
         for callback in (self.stop, EndOfEpoch(), _RunCallback(self)):
             self.add_callback(callback)
 
