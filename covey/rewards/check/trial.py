@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from covey.errors import RewardError
 from covey.rewards.batch import CallCounts, RewardBatch
@@ -15,6 +16,18 @@ from covey.rewards.execution.guarded import call_guarded
 from covey.rewards.options import Row
 from covey.rewards.routing import applicable_rows, groups_of
 from covey.types import PromptContent
+
+BEFORE_TRAINING: dict[str, object] = {
+    **dict.fromkeys(("epoch", "total_flos", "num_input_tokens_seen", "global_step"), 0),
+    **dict.fromkeys(
+        ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"), 1
+    ),
+    **dict.fromkeys(
+        ("best_metric", "best_model_checkpoint", "best_global_step", "trial_name", "trial_params")
+    ),
+    **{"is_local_process_zero": True, "is_world_process_zero": True, "is_hyper_param_search": False},
+}
+"""Fields of `transformers.TrainerState`, as they are before the first step of a run of one step."""
 
 Sample = tuple[Row, PromptContent]
 """A row, and a completion for it."""
@@ -99,4 +112,5 @@ def batch_of(samples: Sequence[Sample]) -> RewardBatch:
         completion_ids=[list(str(completion).encode("utf-8", "replace")) for _, completion in samples],
         columns={name: [row.get(name) for row, _ in samples] for name in names},
         group_ids=group_ids,
+        trainer_state=SimpleNamespace(**BEFORE_TRAINING, log_history=[], stateful_callbacks={}),
     )
