@@ -251,16 +251,21 @@ def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:
                 f"f(completions=..., prompts=..., <columns>=...)."
             )
     if not judges(parameters):
-        taken = ", ".join(p.name for p in parameters) or "nothing that is still open"
-        makes = name.startswith(("get_", "make_", "build_", "create_"))
-        raise RewardError(
-            f"Reward {name!r} takes {taken}: neither `completions` nor `prompts`, so that it cannot judge. A reward gets the "
-            "completions of a whole batch and columns of the dataset, by keyword, and returns one number per completion. "
-            + (f"If {name} returns a reward, call it and give what comes back. " if makes else "")
-            + f"A function of one text is wrapped: def reward(completions, **columns): return [{name}(text, ...) for text in "
-            "completions]."
-        )
+        raise RewardError(_what_a_reward_is(name, [p.name for p in parameters]))
     return parameters
+
+
+def _what_a_reward_is(name: str, taken: Sequence[str]) -> str:
+    """Return what to tell somebody whose function sees no completions."""
+    makes = name.startswith(("get_", "make_", "build_", "create_"))
+    return (
+        f"Reward {name!r} takes {', '.join(taken) or 'nothing that is still open'}: neither `completions` nor `prompts`, so that "
+        "it cannot judge. A reward gets the completions of a whole batch and columns of the dataset, by keyword, and returns "
+        "one number per completion. "
+        + (f"If {name} returns a reward, call it and give what comes back. " if makes else "")
+        + f"A function of one text is wrapped: def reward(completions, **columns): return [{name}(text, ...) for text in "
+        "completions]."
+    )
 
 
 def _advice(value: object) -> str:

@@ -29,21 +29,14 @@ def _own(value: Any) -> Any:
         return value
     if kind is list:
         return value.copy() if FIXED.issuperset(map(type, value)) else [_own(part) for part in value]
-    if kind is dict:
-        if FIXED.issuperset(map(type, value.values())):
-            return value.copy()
-        return {key: _own(part) for key, part in value.items()}
     if kind is tuple:
         return value if FIXED.issuperset(map(type, value)) else tuple(_own(part) for part in value)
-    if isinstance(value, set | bytearray | deque):
-        return copy.copy(value)
-    if isinstance(value, dict):  # with a class of its own, which it keeps
-        mine = copy.copy(value)
+    if not isinstance(value, list | dict | set | bytearray | deque):
+        return value
+    mine = value.copy() if kind is dict else copy.copy(value)  # a class of its own stays
+    if isinstance(value, list):
+        mine[:] = [_own(part) for part in value]
+    elif isinstance(value, dict) and not FIXED.issuperset(map(type, value.values())):
         for key, part in value.items():
             mine[key] = _own(part)
-        return mine
-    if isinstance(value, list):
-        mine = copy.copy(value)
-        mine[:] = [_own(part) for part in value]
-        return mine
-    return value
+    return mine

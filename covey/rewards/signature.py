@@ -25,18 +25,20 @@ def open_parameters(function: Callable[..., object]) -> list[Parameter]:
     if isinstance(function, functools.partial) and not function.args:
         return [p for p in open_parameters(function.func) if p.name not in function.keywords]
     parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
-    if [p.kind for p in parameters] != PASS_ON:
-        return parameters
-    wrapper, owner = function, getattr(function, "__self__", None)
-    if not hasattr(wrapper, "__wrapped__"):  # an object whose class has a wrapped __call__
-        wrapper, owner = type(function).__call__, function
-    inner = getattr(wrapper, "__wrapped__", None)
-    if not callable(inner):
-        return parameters
-    if owner is not None and hasattr(inner, "__get__"):
-        inner = inner.__get__(owner)
-    within = open_parameters(inner)
+    inner = _inside(function) if [p.kind for p in parameters] == PASS_ON else None
+    within = open_parameters(inner) if inner is not None else []
     return within if judges(within) else parameters
+
+
+def _inside(function: Callable[..., object]) -> Callable[..., object] | None:
+    """Return what `functools.wraps` points to, with the object that a method belongs to; None where there is nothing."""
+    owner = getattr(function, "__self__", None)
+    if not hasattr(function, "__wrapped__"):  # an object whose class has a wrapped __call__
+        owner, function = function, type(function).__call__
+    inner = getattr(function, "__wrapped__", None)
+    if inner is not None and owner is not None and hasattr(inner, "__get__"):
+        inner = inner.__get__(owner)
+    return inner if callable(inner) else None
 
 
 def judges(parameters: list[Parameter]) -> bool:

@@ -5,15 +5,12 @@ Nothing here touches a training state: the engine draws from its own random numb
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from covey.errors import ConfigError
 from covey.metrics import Ledger, Metric, merge
 from covey.rewards.own import own
-from covey.rewards.results import number, shown
 from covey.runs.accuracy import estimate_reward
 from covey.sample.engine import Engine, in_order
 from covey.sample.prompts import PromptReader
@@ -103,65 +100,6 @@ def joined(
     """Return numbers and groups of an evaluation, in the order of the rows, from those of every process."""
     groups = sorted((s for _, part in parts for s in part), key=lambda s: s.group.prompt.row)
     return Ledger().reduce(metrics for metrics, _ in parts) | summary(groups, task_column), groups
-
-
-def check_compute_metrics(compute_metrics: object) -> None:
-    """Raise where what was given cannot be called with an evaluation.
-
-    Raises:
-        ConfigError: it is no function.
-    """
-    if compute_metrics is None or (callable(compute_metrics) and not isinstance(compute_metrics, type)):
-        return
-    raise ConfigError(
-        f"compute_metrics is {compute_metrics!r}; it must be a function of covey.trainer.evaluation.Evaluation that returns "
-        "numbers by name."
-    )
-
-
-def more_numbers(
-    compute_metrics: ComputeMetrics | None, groups: Sequence[ScoredGroup], known: Collection[str], prefix: str
-) -> dict[str, float]:
-    """Return what `compute_metrics` says of an evaluation: numbers under names of its own.
-
-    Args:
-        known: names of the numbers that there are without it.
-        prefix: of names in the log; it may stand in front of the names already.
-
-    Raises:
-        ConfigError: it raised, gave something else than finite numbers by name, or took a name that is there.
-    """
-    if compute_metrics is None:
-        return {}
-    try:
-        found: Any = compute_metrics(Evaluation.of(groups))
-    except Exception as error:
-        raise ConfigError(
-            f"compute_metrics raised {type(error).__name__}: {error}. It gets a covey.trainer.evaluation.Evaluation, which has "
-            f"{', '.join(f.name for f in fields(Evaluation))}. The traceback above shows where."
-        ) from error
-    if not isinstance(found, Mapping):
-        raise ConfigError(
-            f"compute_metrics returned {shown(found)}. Return a dictionary of numbers by name; an empty one says nothing."
-        )
-    numbers: dict[str, float] = {}
-    for key, value in found.items():
-        name = str(key).removeprefix(f"{prefix}_")
-        if name in known or name in ("runtime", "samples_per_second"):
-            raise ConfigError(
-                f"compute_metrics returned {key!r}, which is the name of a number that Covey logs itself as {prefix}_{name}. "
-                "Give yours another name."
-            )
-        try:
-            numbers[name] = number(value)
-        except (TypeError, ValueError, RuntimeError):
-            numbers[name] = math.nan
-        if not math.isfinite(numbers[name]):
-            raise ConfigError(
-                f"compute_metrics returned {shown(value)} as {key!r}. Return finite numbers; leave out what there is nothing "
-                "to say of."
-            )
-    return numbers
 
 
 def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]:

@@ -43,16 +43,10 @@ from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
+from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
 from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
-from covey.trainer.evaluation import (
-    Evaluation,
-    check_compute_metrics,
-    joined,
-    more_numbers,
-    own_prompts,
-    sample_and_score,
-)
+from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (
     ModelSource,

@@ -142,5 +142,5 @@ def test_what_holds_no_number_per_completion_is_refused(result):
 
 
 def test_numbers_beside_something_else_are_pointed_to_log_extra():
-    with pytest.raises(RewardError, match="returned 2 values for 3 completions.*log_extra"):
+    with pytest.raises(RewardError, match=r"returned 2 values for 3 completions.*log_extra"):
         scored(([1.0] * 3, ["why"] * 3))

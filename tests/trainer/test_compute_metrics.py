@@ -81,7 +81,7 @@ def test_what_it_changes_is_its_own(trainer):
 
 
 def test_what_cannot_be_called_is_found_before_the_run(tmp_path):
-    from covey.trainer.evaluation import check_compute_metrics
+    from covey.trainer.compute_metrics import check_compute_metrics
 
     for wrong in (5, {"accuracy": 1.0}, dict):
         with pytest.raises(ConfigError, match="compute_metrics is"):

@@ -137,7 +137,7 @@ def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> Non
     """Check that hostile completions pay nothing, take no time, and raise nothing."""
     name, compares = trial.reward.name, _looks_at_answers(trial, rows)
     row, failed, raised = rows[0], dict[str, list[str]](), dict[str, list[str]]()
-    known = [f.text for f in report.findings if f.reward == name]
+    known = [f.text.partition(" samples: ")[2] for f in report.findings if f.reward == name]
     for attack, text in attacks(row).items():
         outcome, seconds = trial.timed((row, like_prompt(row["prompt"], text)))
         if outcome.fault:
@@ -149,9 +149,7 @@ def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> Non
         if seconds > SLOW_ATTACK_SECONDS:
             report.add("warning", name, "attack", f"takes {seconds:.1f} s for the attack {attack!r}.")
     for fault, which in raised.items():
-        if not any(
-            text.endswith(f"samples: {fault}") for text in known
-        ):  # said of ordinary completions already
+        if fault not in known:  # said of ordinary completions already
             report.add("error", name, "attack", f"the attack {', '.join(which)}: {fault}")
     for reason, which in failed.items():
         text = f"failed, so that the sample is left out, on the attack {', '.join(which)}: {reason}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
@@ -26,6 +27,7 @@ BEFORE_TRAINING: dict[str, object] = {
         ("best_metric", "best_model_checkpoint", "best_global_step", "trial_name", "trial_params")
     ),
     **{"is_local_process_zero": True, "is_world_process_zero": True, "is_hyper_param_search": False},
+    **{"log_history": [], "stateful_callbacks": {}},
 }
 """Fields of `transformers.TrainerState`, as they are before the first step of a run of one step."""
 
@@ -112,5 +114,5 @@ def batch_of(samples: Sequence[Sample]) -> RewardBatch:
         completion_ids=[list(str(completion).encode("utf-8", "replace")) for _, completion in samples],
         columns={name: [row.get(name) for row, _ in samples] for name in names},
         group_ids=group_ids,
-        trainer_state=SimpleNamespace(**BEFORE_TRAINING, log_history=[], stateful_callbacks={}),
+        trainer_state=SimpleNamespace(**copy.deepcopy(BEFORE_TRAINING)),
     )

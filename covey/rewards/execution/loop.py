@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -61,24 +61,28 @@ def event_loop() -> EventLoop:
         return _event_loop
 
 
-def awaited(result: object) -> object:
-    """Return what a call comes to. What it returned decides, not what kind of function it is.
+def call_and_wait(function: Callable[..., object], arguments: Mapping[str, object]) -> object:
+    """Call a function and return what it comes to. What it returns decides, not what kind of function it is.
 
     Waited for are coroutines, tasks and futures, also those of a thread pool, lists of these, and asynchronous generators.
 
     Raises:
         RewardError: a task of an event loop that runs in this very thread: it could never be waited for.
     """
+    result = function(**arguments)
     if not (is_pending(result) or (isinstance(result, list | tuple) and any(map(is_pending, result)))):
         return result
-    tasks = [
-        part for part in (result if isinstance(result, list | tuple) else (result,)) if asyncio.isfuture(part)
-    ]
-    loop = tasks[0].get_loop() if tasks else event_loop().loop
+    parts = result if isinstance(result, list | tuple) else (result,)
+    loop = next((part.get_loop() for part in parts if asyncio.isfuture(part)), event_loop().loop)
     if loop is event_loop().loop:
         return event_loop().run(settled(result))
-    if not loop.is_running():  # the reward made it, and left it to us
-        return loop.run_until_complete(settled(result))
+    if loop.is_running():
+        return _of_another_loop(result, loop)
+    return loop.run_until_complete(settled(result))  # the reward made it, and left it to us
+
+
+def _of_another_loop(result: object, loop: asyncio.AbstractEventLoop) -> object:
+    """Wait for tasks of a loop that runs in another thread; raise where it runs in this one."""
     try:
         is_here = asyncio.get_running_loop() is loop
     except RuntimeError:
