@@ -141,8 +141,7 @@ def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> Non
     for attack, text in attacks(row).items():
         outcome, seconds = trial.timed((row, like_prompt(row["prompt"], text)))
         if outcome.fault:
-            faults = failed if outcome.is_explained else raised
-            faults.setdefault(outcome.fault, []).append(repr(attack))
+            (failed if outcome.is_explained else raised).setdefault(outcome.fault, []).append(repr(attack))
         elif outcome.value is not None and outcome.value > 0 and (compares or attack not in SHAPE_ONLY):
             severity: Severity = "error" if outcome.value >= FULL_MARKS else "warning"
             report.add(severity, name, "attack", f"pays {outcome.value:g} for the attack {attack!r}.")

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import SimpleNamespace
 
 from covey.errors import RewardError
@@ -104,15 +105,12 @@ def batch_of(samples: Sequence[Sample]) -> RewardBatch:
     names = list(dict.fromkeys(name for row, _ in samples for name in row if name != "prompt"))
     if any("prompt" not in row for row, _ in samples):
         raise RewardError("A row has no column 'prompt'.")
-    group_ids, number = [], 0
-    for i, (row, _) in enumerate(samples):
-        number += i > 0 and row is not samples[i - 1][0]
-        group_ids.append(number)
+    is_next = (i > 0 and row is not samples[i - 1][0] for i, (row, _) in enumerate(samples))
     return RewardBatch(
         prompts=[row["prompt"] for row, _ in samples],
         completions=[completion for _, completion in samples],
         completion_ids=[list(str(completion).encode("utf-8", "replace")) for _, completion in samples],
         columns={name: [row.get(name) for row, _ in samples] for name in names},
-        group_ids=group_ids,
+        group_ids=list(accumulate(map(int, is_next))),
         trainer_state=SimpleNamespace(**copy.deepcopy(BEFORE_TRAINING)),
     )
