@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from covey.errors import ConfigError, CoveyError
 from covey.recipes.nodes import Node, nearest
@@ -100,9 +100,10 @@ def made(function: Function, arguments: Node | None, name: str) -> Function:
     if not positional and not keywords:
         return function
     whole = functools.partial(function, *positional, **keywords)
-    return (
-        whole if judges(open_parameters(whole)) else called(function, positional, keywords, arguments, name)
-    )
+    if judges(open_parameters(whole)):
+        return whole
+    maker = cast(Callable[..., Function], function)  # what it makes is checked where the reward is
+    return called(maker, positional, keywords, arguments, name)
 
 
 def called(

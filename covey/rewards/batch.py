@@ -110,15 +110,15 @@ class Notes:
         A column of numbers is also averaged into the metric of the same name, None left out; where that is the name of a
         metric of Covey's, into `extra/<column>`.
         """
-        values = own(list(values))
-        if len(values) != self.size:
+        kept = own(list(values))
+        if len(kept) != self.size:
             raise ValueError(
-                f"log_extra({column!r}, ...) got {len(values)} values for {self.size} completions; give one each "
+                f"log_extra({column!r}, ...) got {len(kept)} values for {self.size} completions; give one each "
                 "(None where there is none)."
             )
-        self.extras[column] = values
-        numbers = [float(v) for v in values if isinstance(v, int | float)]
-        if numbers and all(v is None or isinstance(v, int | float) for v in values):
+        self.extras[column] = kept
+        numbers = [float(v) for v in kept if isinstance(v, int | float)]
+        if numbers and all(v is None or isinstance(v, int | float) for v in kept):
             name = f"extra/{column}" if is_reserved(column) else column
             self.metrics = merge(self.metrics, {name: Mean.of(filter(math.isfinite, numbers))})
 

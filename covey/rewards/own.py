@@ -33,7 +33,7 @@ def _own(value: Any) -> Any:
         return value if FIXED.issuperset(map(type, value)) else tuple(_own(part) for part in value)
     if not isinstance(value, list | dict | set | bytearray | deque):
         return value
-    mine = value.copy() if kind is dict else copy.copy(value)  # a class of its own stays
+    mine: Any = value.copy() if kind is dict else copy.copy(value)  # a class of its own stays
     if isinstance(value, list):
         mine[:] = [_own(part) for part in value]
     elif isinstance(value, dict) and not FIXED.issuperset(map(type, value.values())):
