@@ -7,7 +7,7 @@ import traceback
 from typing import Any
 
 from covey.rewards.batch import Notes
-from covey.rewards.execution.loop import call_and_wait
+from covey.rewards.execution.loop import awaited
 from covey.rewards.results import listed
 
 _function: Any = None
@@ -41,7 +41,7 @@ def call(arguments: bytes, size: int, callbacks: list[str]) -> bytes:
     try:
         keywords = pickle.loads(arguments)
         keywords |= {name: getattr(notes, name) for name in callbacks}
-        result = call_and_wait(_function, keywords)
+        result = awaited(_function(**keywords))
         values = listed(result, size)
         result = result if values is None else values
         outcome = (result, notes.extras, notes.logged, None)
