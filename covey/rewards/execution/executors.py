@@ -6,7 +6,6 @@ Each takes a reward, a batch and notes, and returns the result of the function.
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,7 +14,7 @@ from typing import TypeVar
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.execution.faults import CallLost, CallTimeout
-from covey.rewards.execution.loop import call_and_wait, event_loop, settled
+from covey.rewards.execution.loop import awaited, event_loop, settled
 
 T = TypeVar("T")
 Executor = Callable[[Reward, RewardBatch, Notes], object]
@@ -70,8 +69,8 @@ def call_in_thread(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
             "cannot be killed. Use where='process'."
         )
     own_notes = Notes(notes.size)  # a thread that was given up must not write into a later batch's record
-    work = functools.partial(call_and_wait, reward.function, reward.arguments(batch, own_notes))
-    thread, outcome = start_thread(work, f"covey-reward-{reward.name}")
+    arguments, name = reward.arguments(batch, own_notes), f"covey-reward-{reward.name}"
+    thread, outcome = start_thread(lambda: awaited(reward.function(**arguments)), name)
     thread.join(reward.options.timeout)
     if not outcome.done():
         event_loop().cancel(thread)  # a judge's requests end; what cannot be interrupted runs on

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -61,15 +61,14 @@ def event_loop() -> EventLoop:
         return _event_loop
 
 
-def call_and_wait(function: Callable[..., object], arguments: Mapping[str, object]) -> object:
-    """Call a function and return what it comes to. What it returns decides, not what kind of function it is.
+def awaited(result: object) -> object:
+    """Return what the result of a call comes to. What it is decides, not what kind of function it is.
 
     Waited for are coroutines, tasks and futures, also those of a thread pool, lists of these, and asynchronous generators.
 
     Raises:
         RewardError: a task of an event loop that runs in this very thread: it could never be waited for.
     """
-    result = function(**arguments)
     if not (is_pending(result) or (isinstance(result, list | tuple) and any(map(is_pending, result)))):
         return result
     parts = result if isinstance(result, list | tuple) else (result,)
