@@ -1,4 +1,4 @@
-"""What a reward returned, as plain values: whatever holds one value per completion, and whatever is a number."""
+"""Results of rewards as plain values: one value per completion, in whatever held them, and whatever is a number."""
 
 from __future__ import annotations
 

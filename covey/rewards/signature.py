@@ -1,4 +1,4 @@
-"""What a reward takes: read from the callable that is called, not from one that it wraps."""
+"""Arguments of a reward: read from the callable that is called, not from one that it wraps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `compute_metrics` says of an evaluation: finite numbers, under names of their own."""
+"""Numbers that `compute_metrics` makes of an evaluation: finite, and under names of their own."""
 
 from __future__ import annotations
 
