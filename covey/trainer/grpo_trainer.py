@@ -47,6 +47,7 @@ from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
+from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
 from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
@@ -147,6 +148,7 @@ class GRPOTrainer(CheckpointedTrainer):
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
+        check_compute_metrics(compute_metrics)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         check_best_metric(args, rewards, eval_dataset, compute_metrics is not None)
         checks.check_columns(rewards, train_dataset, eval_dataset)
@@ -175,8 +177,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.run_log.note({**task_metrics((), args.task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = make_scorer(args, rewards, weights)
-        self.has_signal = signal_test(args, weights)
-        self.rollout = RolloutBuffer()
+        self.has_signal, self.rollout = signal_test(args, weights), RolloutBuffer()
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
             args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
@@ -375,8 +376,7 @@ class GRPOTrainer(CheckpointedTrainer):
         return {name: value for result in results for name, value in result.items()}
 
     def _evaluate_one(self, dataset: Iterable[Mapping[str, object]], prefix: str) -> dict[str, float]:
-        named, _ = self._sample_and_record(dataset, prefix)
-        self.log(named)
+        named, _ = self._sample_and_record(dataset, prefix, is_logged=True)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         return named
 
@@ -389,15 +389,14 @@ class GRPOTrainer(CheckpointedTrainer):
             `predictions`: the reward of each completion, shape (rows, num_generations_eval), NaN where nothing scored it;
             no `label_ids`; `metrics`: those of `evaluate`.
         """
-        named, groups = self._sample_and_record(
-            cast(Iterable[Mapping[str, object]], test_dataset), metric_key_prefix
-        )
+        rows = cast(Iterable[Mapping[str, object]], test_dataset)
+        named, groups = self._sample_and_record(rows, metric_key_prefix, is_logged=False)
         rewards = np.array([[np.nan if t is None else t for t in s.totals] for s in groups])
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, named)
         return PredictionOutput(predictions=rewards, label_ids=None, metrics=named)
 
     def _sample_and_record(
-        self, dataset: Iterable[Mapping[str, object]], prefix: str
+        self, dataset: Iterable[Mapping[str, object]], prefix: str, is_logged: bool
     ) -> tuple[dict[str, float], list[ScoredGroup]]:
         """Return the metrics of an evaluation with their prefix, and its groups; the record has both."""
         start = time.perf_counter()
@@ -415,13 +414,19 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.engine.sleep()
         # `compute_metrics` and callbacks on every process look at the whole evaluation.
-        metrics, groups = joined(gather((sums, own)), self.args.task_column, cast(Any, self.compute_metrics))
-        seconds = time.perf_counter() - start
-        count = sum(len(s.totals) for s in groups)
-        metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
-        name = prefix.removeprefix("eval").removeprefix("_") or "eval"
-        self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
-        return {f"{prefix}_{name}": value for name, value in metrics.items()}, groups
+        metrics, groups = joined(gather((sums, own)), self.args.task_column)
+        try:
+            metrics |= more_numbers(cast(Any, self.compute_metrics), groups, metrics.keys(), prefix)
+        finally:  # Covey's own numbers are not lost where the user's fail
+            seconds = time.perf_counter() - start
+            count = sum(len(s.totals) for s in groups)
+            metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
+            named = {f"{prefix}_{name}": value for name, value in metrics.items()}
+            name = prefix.removeprefix("eval").removeprefix("_") or "eval"
+            self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
+            if is_logged:
+                self.log(named)
+        return named, groups
 
     hyperparameter_search = other_names.refused("hyperparameter_search")
     evaluation_loop = other_names.refused("evaluation_loop")
