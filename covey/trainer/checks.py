@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,12 +13,19 @@ from covey.errors import ConfigError, DatasetError, RewardError, warn
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
-from covey.sample.prompts import checked_content
-from covey.trainer.data import column_names, is_map_style
+from covey.sample.chat import closing_tokens
+from covey.sample.messages import checked_content
+from covey.sample.prompts import PromptReader
+from covey.trainer.data import task_names
+from covey.trainer.given_data import column_names, is_map_style, prompts_at_hand, readable
 from covey.update.terms import Loss
 
 MOST_PROMPTS = 100_000
 """Rows whose prompts are looked at before a run; some seconds' work."""
+MOST_RENDERED, MOST_SECONDS = 1_000, 2.0
+"""Rows of each dataset that are made into token ids before a run, and how long that may take."""
+SENSES = ("image", "images", "video", "videos", "audio", "audios")
+ANSWERS = ("completion", "chosen", "rejected", "messages")
 
 
 def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str, float]:
@@ -36,14 +44,21 @@ def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str,
     return {r.name: float(w) for r, w in zip(rewards, given, strict=True)}
 
 
-def check_columns(rewards: Sequence[Reward], train_dataset: object, eval_dataset: object) -> None:
-    """Raise where a required argument of a reward is no column of a dataset; a stream may not say before it is read.
+def check_columns(rewards: Sequence[Reward], datasets: Mapping[str, Any], firsts: Mapping[str, Any]) -> None:
+    """Raise where a required argument of a reward is no column of a dataset, and warn of columns that nothing reads.
+
+    Args:
+        datasets: by the names of the arguments.
+        firsts: the first row of each; None where it has none.
 
     Raises:
-        RewardError: one is missing.
+        RewardError: a column is missing.
+        DatasetError: a first row is none.
     """
-    for name, dataset in _named(train_dataset, eval_dataset).items():
-        columns = None if dataset is None else column_names(dataset)
+    for name, dataset in datasets.items():
+        if firsts[name] is not None:
+            _checked(name, firsts[name], 0)
+        columns = column_names(dataset, lambda name=name: firsts[name])  # type: ignore[misc]
         if columns is None:
             continue
         for reward in rewards:
@@ -59,40 +74,142 @@ def check_columns(rewards: Sequence[Reward], train_dataset: object, eval_dataset
                 f"{name} has columns named {', '.join(map(repr, taken))}, which are names of arguments that Covey fills itself: "
                 "rewards do not see these columns. Rename them."
             )
+        warn_of_meanings(rewards, name, columns, firsts[name])
 
 
-def check_prompts(train_dataset: object, eval_dataset: object) -> None:
-    """Raise where a row has no prompt, as far as that is cheap to see: in lists, and in `datasets.Dataset`s without a format.
+def warn_of_meanings(rewards: Sequence[Reward], name: str, columns: Sequence[str], first: Any) -> None:
+    """Warn of columns that have a meaning elsewhere and none here: pictures, answers, tools beside plain text."""
+    asked = {argument for reward in rewards for argument in reward.names}
+    unread = [column for column in columns if column not in asked]
+    senses, answers = [c for c in unread if c in SENSES], [c for c in unread if c in ANSWERS]
+    if senses:
+        warn(
+            f"{name} has the column {', '.join(map(repr, senses))}: policies that see or hear are not supported yet, and the policy "
+            "is shown the text of 'prompt' alone. Remove the column, or name it in a reward that reads it."
+        )
+    if answers:
+        warn(
+            f"{name} has the column {', '.join(map(repr, answers))}: GRPO samples its own answers to 'prompt', and trains on none "
+            "of the dataset's. Remove the column, or name it in a reward that reads it."
+        )
+    if (
+        "tools" in unread
+        and isinstance(first, Mapping)
+        and isinstance(first.get("prompt"), str)
+        and first.get("tools")
+    ):
+        warn(
+            f"{name} has the column 'tools', which a chat template prints, and its prompts are plain text: the policy is not "
+            "shown the tools. Give prompts as messages."
+        )
+
+
+def check_prompts(datasets: Mapping[str, Any]) -> None:
+    """Raise where a row has no prompt, as far as that is cheap to see: in lists and tables, not behind a transform.
 
     Only the first `MOST_PROMPTS` rows of a dataset are looked at; nothing is tokenised.
 
     Raises:
         DatasetError: a prompt is empty, or neither text nor messages.
     """
-    for name, dataset in _named(train_dataset, eval_dataset).items():
-        for number, row in enumerate(_rows(dataset)):
+    for name, dataset in datasets.items():
+        for number, row in enumerate(prompts_at_hand(dataset, MOST_PROMPTS)):
+            _checked(name, row, number)
+
+
+def _checked(name: str, row: object, number: int) -> None:
+    try:
+        checked_content(row, number)
+    except DatasetError as error:
+        raise DatasetError(f"{name}: {error}") from None
+
+
+def check_ids(
+    reader: PromptReader, datasets: Mapping[str, Any], firsts: Mapping[str, Any], kept: Sequence[int] | None
+) -> None:
+    """Raise where template or tokenizer refuse one of the first rows of a dataset: of a stream the first.
+
+    Args:
+        kept: numbers of the rows that training may draw; None for a stream.
+
+    Raises:
+        DatasetError: a row cannot be made into token ids.
+    """
+    for name, dataset in datasets.items():
+        deadline, rows = time.monotonic() + MOST_SECONDS, readable(dataset)
+        if not is_map_style(dataset):
+            rows, numbers = [firsts[name]], range(int(firsts[name] is not None))
+        else:
+            numbers = range(len(dataset)) if name != "train_dataset" or kept is None else kept
+        for number in numbers[:MOST_RENDERED]:
+            if time.monotonic() > deadline:
+                break
             try:
-                checked_content(row, number)
+                if is_map_style(dataset) or reader.is_kept(rows[number], number):
+                    reader.read(rows[number], number, (number, 0))
             except DatasetError as error:
-                raise DatasetError(f"{name}: {error}") from None
+                raise DatasetError(f"{name}: {error}") from error
 
 
-def _rows(dataset: Any) -> Iterator[Mapping[str, Any]]:
-    """Return the rows of a dataset, or their prompts alone, as far as it gives them away at once."""
-    if isinstance(dataset, list):
-        return iter(dataset[:MOST_PROMPTS])
-    is_table = is_map_style(dataset) and hasattr(dataset, "select_columns") and hasattr(dataset, "format")
-    if is_table and "prompt" in dataset.column_names and dataset.format["type"] is None:
-        return iter(dataset.select_columns(["prompt"]).select(range(min(len(dataset), MOST_PROMPTS))))
-    return iter(())
+def warn_of_open_turns(reader: PromptReader, firsts: Mapping[str, Any], ending: Sequence[int]) -> None:
+    """Warn where the chat template closes an answer with a token that ends no completion: the policy would go on."""
+    first = firsts.get("train_dataset")
+    if not isinstance(first, Mapping) or isinstance(first.get("prompt"), str):
+        return
+    tokenizer: Any = reader.tokenizer
+    try:
+        closing = closing_tokens(tokenizer, reader.arguments(first, 0))
+    except Exception:  # a template that wants other messages than these is asked no further
+        return
+    if not closing or set(closing) & set(ending):
+        return
+    name = str(tokenizer.convert_ids_to_tokens(closing[0]))
+    ends = ", ".join(repr(str(tokenizer.convert_ids_to_tokens(i))) for i in ending)
+    warn(
+        f"The chat template closes an answer with {name!r}, and a completion ends with {ends or 'nothing'} only: a policy that "
+        f'writes {name!r} is sampled on. If it ends its answers so, set generation_kwargs={{"eos_token_id": [{closing[0]}]}}.'
+    )
 
 
-def _named(train_dataset: object, eval_dataset: object) -> dict[str, object]:
-    """Return the datasets by the names that messages call them."""
-    parts = eval_dataset if isinstance(eval_dataset, dict) else None
-    if parts is None:
-        return {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
-    return {"train_dataset": train_dataset} | {f"eval_dataset[{n!r}]": part for n, part in parts.items()}
+def check_loader(args: GRPOConfig, train_dataset: object) -> None:
+    """Refuse settings of accelerate's loader, which Covey does not use; warn of workers that cannot share a stream.
+
+    Raises:
+        ConfigError: one of them asks for what is not done.
+    """
+    given: Any = args.accelerator_config
+    for name in ("dispatch_batches", "split_batches"):
+        if getattr(given, name, None):
+            raise ConfigError(
+                f"accelerator_config sets {name}=True, which has no effect: every process reads the rows of a rollout itself and "
+                "keeps its share. Leave it out."
+            )
+    if args.dataloader_num_workers and train_dataset is not None and not is_map_style(train_dataset):
+        warn(
+            f"dataloader_num_workers={args.dataloader_num_workers} becomes 0: the training dataset is a stream, and each worker would "
+            "read all of it. Give a dataset whose rows have numbers for workers."
+        )
+
+
+def known_tasks(dataset: Any, column: str, names: set[str]) -> tuple[str, list[str]]:
+    """Return the task column and the tasks in it; an empty name where the column tells every row from the others.
+
+    Args:
+        names: tasks that rewards name; a column with one of them is what they take it for.
+    """
+    tasks = task_names(dataset, column)
+    if tasks or dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
+        return column, tasks
+    values = {
+        str(readable(dataset)[number].get(column)) for number in range(min(len(dataset), MOST_RENDERED))
+    }
+    if values == {"None"} or values & names:
+        return column, tasks
+    warn(
+        f"The column {column!r} of the training dataset has a value of its own for more than half of the rows: these are no tasks, "
+        "and no metrics are kept for them. If the tasks are in another column, name it: task_column='...'."
+    )
+    return "", tasks
 
 
 def check_own_loss(args: GRPOConfig, loss: Loss | None) -> None:

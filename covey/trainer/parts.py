@@ -18,7 +18,7 @@ from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
 from covey.models import adapters, loading
-from covey.models.inspect import context_length
+from covey.models.inspect import context_length, embedding_rows
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -172,7 +172,10 @@ def training_plan(
 
 
 def prompt_reader(
-    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase | None, context: int | None
+    args: GRPOConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+    context: int | None,
+    vocabulary: int | None = None,
 ) -> PromptReader:
     """Build the reader that turns rows into prompts; without a tokenizer, one that only knows the limits."""
     return PromptReader(
@@ -182,6 +185,7 @@ def prompt_reader(
         args.overlong_prompts,
         context,
         args.max_completion_length,
+        vocabulary,
     )
 
 
@@ -192,12 +196,23 @@ def make_prompts(
 
     It warns where prompts are repeated within a round.
     """
-    reader = prompt_reader(args, tokenizer, context_length(policy))
+    reader = prompt_reader(args, tokenizer, context_length(policy), embedding_rows(policy))
     kept = kept_rows(dataset, reader)
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
     args.gradient_accumulation_steps = plan.accumulation
     return ShardedPrompts(plan, reader, kept, args.process_index)
+
+
+def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
+    """Return the loader's arguments for processes that read rows ahead; a stream is read by the training process alone."""
+    if not by_number or not args.dataloader_num_workers:
+        return {}
+    return {
+        "num_workers": args.dataloader_num_workers,
+        "prefetch_factor": args.dataloader_prefetch_factor,
+        "persistent_workers": args.dataloader_persistent_workers,
+    }
 
 
 def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
