@@ -276,11 +276,12 @@ class Recipe:
             CoveyError: with the line.
         """
         from covey.trainer import checks
+        from covey.trainer.given_data import GivenData
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):
             checks.reward_weights(rewards, self.config.reward_weights)
-            checks.check_columns(rewards, self.train_dataset, self.eval_dataset)
+            checks.check_columns(rewards, GivenData.of(self.train_dataset, self.eval_dataset))
         _ = self.imported("compute_metrics"), self.imported("loss"), self.callbacks()
         return rewards
 

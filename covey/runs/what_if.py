@@ -262,8 +262,7 @@ def _run_again(
             )
         for name in sorted(reward.names & set(cut)):
             raise RewardError(
-                f"Reward {reward.name!r} asks for the column {name!r}, whose values are cut in the record: they have up to "
-                f"{cut[name]} characters. What it would say of them can only be found out by a run."
+                f"Reward {reward.name!r} asks for the column {name!r}, which is cut in the record: {cut[name]} characters."
             )
     return Mixture(*functions).score(RewardBatch.of_groups(groups)).scores
 

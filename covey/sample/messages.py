@@ -21,57 +21,58 @@ MARK, SENTINEL = "coveysprobe", "coveyssentinel"
 
 def checked_content(row: object, number: int) -> PromptContent:
     """Return the row's prompt, non-empty text or messages, as it is; raise a DatasetError that names anything else."""
-    if not isinstance(row, Mapping):
-        raise DatasetError(
-            f"Row {number} is {_described(row)}. A row is a mapping with a column 'prompt': {{'prompt': ...}}."
+    if not isinstance(row, Mapping) or "prompt" not in row:
+        found = (
+            f"has the columns {', '.join(map(repr, row))}"
+            if isinstance(row, Mapping)
+            else f"is {described(row)}"
         )
-    if "prompt" not in row:
         raise DatasetError(
-            f"Row {number} has no column 'prompt'; its columns are {', '.join(map(repr, row))}. Rename the one that holds "
-            "the prompts: dataset.rename_column(..., 'prompt')."
+            f"Row {number} has no column 'prompt': it {found}. Rename the one that holds the prompts: "
+            "dataset.rename_column(..., 'prompt')."
         )
     content = row["prompt"]
     if isinstance(content, str) and content:
         return content
     messages = list(content) if isinstance(content, list | tuple) else []
-    if not messages or not all(isinstance(m, Mapping) for m in messages):
-        raise DatasetError(
-            f"Row {number}: 'prompt' is {_described(content)}. It must be non-empty text, or a list of messages "
-            "{'role': ..., 'content': ...}."
-        )
-    for position, message in enumerate(messages):
-        fault = message_fault(message)
-        if fault:
-            raise DatasetError(f"Row {number}: message {position} of 'prompt' {fault}")
+    faults = [
+        f"message {i} of 'prompt' {fault}" for i, m in enumerate(messages) if (fault := message_fault(m))
+    ]
+    if not messages or not isinstance(messages[0], Mapping):
+        form = "non-empty text, or a list of messages {'role': ..., 'content': ...}"
+        faults = [f"'prompt' is {described(content)}. It must be {form}."]
+    if faults:
+        raise DatasetError(f"Row {number}: {faults[0]}")
     return messages
 
 
-def message_fault(message: Mapping[str, Any]) -> str | None:
+def message_fault(message: Any) -> str | None:
     """Return what is wrong with a message, as the rest of a sentence; None where it can be read."""
-    role, content = message.get("role"), message.get("content")
+    role = message.get("role") if isinstance(message, Mapping) else None
     if not isinstance(role, str) or not role:
-        return f"has the role {_described(role)}. Every message is {{'role': ..., 'content': ...}}, and its role is text."
+        return f"has the role {described(role)}. Every message is {{'role': ..., 'content': ...}}, and its role is text."
+    content = message.get("content")
     if isinstance(content, str) or (role in FREE_CONTENT and isinstance(content, Mapping)):
         return None
+    if isinstance(content, list | tuple):
+        return next((f"(role {role!r}) {fault}" for part in content if (fault := part_fault(part))), None)
     if content is None and role == "assistant" and any(message.get(key) for key in NO_TEXT_NEEDED):
         return None
-    if not isinstance(content, list | tuple):
-        return (
-            f"(role {role!r}) has the content {_described(content)}. It must be text, or a list of text parts "
-            "{'type': 'text', 'text': ...}."
-        )
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if (
-            not isinstance(part, Mapping)
-            or kind not in (None, "text")
-            or not isinstance(part.get("text"), str)
-        ):
-            return (
-                f"(role {role!r}) has a part in its content that is no text: {_described(part if kind is None else kind)}. "
-                "Policies that see or hear are not supported yet: give text parts {'type': 'text', 'text': ...} only."
-            )
-    return None
+    return (
+        f"(role {role!r}) has the content {described(content)}. It must be text, or a list of text parts "
+        "{'type': 'text', 'text': ...}."
+    )
+
+
+def part_fault(part: object) -> str | None:
+    """Return what is wrong with a part of a message's content; None where it is text."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if isinstance(part, Mapping) and kind in (None, "text") and isinstance(part.get("text"), str):
+        return None
+    return (
+        f"has a part in its content that is no text: {described(part if kind is None else kind)}. Policies that see or "
+        "hear are not supported yet: give text parts {'type': 'text', 'text': ...} only."
+    )
 
 
 def without_nones(value: Any) -> Any:
@@ -88,30 +89,27 @@ def as_the_template_reads(
 ) -> list[Message]:
     """Return messages without keys that are None, and with content in parts joined to text where parts are not read.
 
-    Whether they are is found out for each role by rendering: the text of a part comes out, and nothing else of it does.
-
     Args:
         render: renders messages to text, and raises whatever a template raises.
     """
     cleaned: list[Message] = without_nones(messages)
-    in_parts = [isinstance(m.get("content"), list) for m in cleaned]
-    if not any(in_parts):
-        return cleaned
-    joined = [
-        {**m, "content": message_text(m)} if there else m for m, there in zip(cleaned, in_parts, strict=True)
-    ]
-    reads: dict[str, bool] = {}
-    for role in {str(m["role"]) for m, there in zip(cleaned, in_parts, strict=True) if there}:
-        probe = [{"type": "text", "text": MARK, SENTINEL: SENTINEL}]
-        try:
-            text = render([{**m, "content": probe} if m["role"] == role else m for m in joined])
-        except Exception:  # whatever a template raises of parts, it does not read them
-            text = ""
-        reads[role] = MARK in text and SENTINEL not in text
-    return [m if reads.get(str(m["role"])) else j for m, j in zip(cleaned, joined, strict=True)]
+    joined = [{**m, "content": message_text(m)} if isinstance(m.get("content"), list) else m for m in cleaned]
+    in_parts = {str(m["role"]) for m in cleaned if isinstance(m.get("content"), list)}
+    read = {role for role in in_parts if reads_parts(role, joined, render)}
+    return [m if m["role"] in read else j for m, j in zip(cleaned, joined, strict=True)]
 
 
-def _described(value: object) -> str:
+def reads_parts(role: str, messages: Sequence[Message], render: Callable[[list[Message]], str]) -> bool:
+    """Return whether a template reads the content of a role in parts: the text of one comes out, and nothing else of it."""
+    probe = [{"type": "text", "text": MARK, SENTINEL: SENTINEL}]
+    try:
+        text = render([{**m, "content": probe} if m["role"] == role else m for m in messages])
+    except Exception:  # whatever a template raises of parts, it does not read them
+        return False
+    return MARK in text and SENTINEL not in text
+
+
+def described(value: object) -> str:
     """Return type and value in words, cut to a line."""
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) < 80 else text[:77] + '...'}"

@@ -87,23 +87,10 @@ class PromptReader:
         Raises:
             DatasetError: the row's are no mapping, or say what Covey says itself; or its tools are no list.
         """
-        own = without_nones(_from_json(row.get(TEMPLATE_COLUMN)) or {})
-        if not isinstance(own, dict) or set(own) & set(TEMPLATE_OWN):
-            found = (
-                ", ".join(sorted(set(own) & set(TEMPLATE_OWN))) if isinstance(own, dict) else repr(own)[:80]
-            )
-            raise DatasetError(
-                f"Row {number}: {TEMPLATE_COLUMN!r} is or holds {found}. It must be a mapping of the template's own variables; "
-                f"Covey itself says {', '.join(TEMPLATE_OWN[:6])}. Leave these out."
-            )
-        tools = without_nones(_from_json(row.get(TOOLS_COLUMN)))
-        if tools is not None and not isinstance(tools, list):
-            raise DatasetError(
-                f"Row {number}: {TOOLS_COLUMN!r} is {type(tools).__name__} {repr(tools)[:60]}. It must be a list of JSON schemas, "
-                "as a list or as JSON text: the chat template prints it. A column that means something else needs another name."
-            )
-        given = {**self.template, **own} | ({TOOLS_COLUMN: [_from_json(t) for t in tools]} if tools else {})
-        given = {k: v for k, v in given.items() if k not in (TOOLS_COLUMN, "documents") or v}
+        given: dict[str, Any] = {**self.template, **row_arguments(row, number)}
+        given = {
+            name: value for name, value in given.items() if name not in (TOOLS_COLUMN, "documents") or value
+        }
         written: Any = given.get("chat_template") or getattr(self.tokenizer, "chat_template", "")
         if "strftime_now" in str(written):
             chosen = self.tokenizer.get_chat_template(given.get("chat_template"), given.get(TOOLS_COLUMN))
@@ -111,28 +98,21 @@ class PromptReader:
         return given
 
     def _encoded(self, content: PromptContent, template: Mapping[str, object], number: int) -> list[int]:
-        """Return the ids of a prompt; whatever template and tokenizer raise names the row.
-
-        Raises:
-            DatasetError: they do, or an id is beyond the policy's embedding.
-        """
+        """Return the ids of a prompt; what template and tokenizer raise, or an id beyond the embedding, names the row."""
         try:
             ids = encode_prompt(self.tokenizer, content, template)
             highest = max(ids, default=0)
-        except DatasetError as error:
-            raise DatasetError(f"Row {number}: {error}") from error
         except Exception as error:  # template and tokenizer are code of others, and raise what they like
-            what, ways = (
-                ("tokenizer", "") if isinstance(content, str) else ("chat template", ", or the template")
-            )
+            what = "tokenizer" if isinstance(content, str) else "chat template"
+            fault = f"the {what} refuses the prompt: {type(error).__name__}: {error}. Change the row, or the {what}."
             raise DatasetError(
-                f"Row {number}: the {what} refuses the prompt: {type(error).__name__}: {error}. Change the row{ways}."
+                f"Row {number}: {error if isinstance(error, DatasetError) else fault}"
             ) from error
         if self.vocabulary is not None and highest >= self.vocabulary:
+            token = self.tokenizer.convert_ids_to_tokens(highest)
             raise DatasetError(
-                f"Row {number}: the prompt holds the token {self.tokenizer.convert_ids_to_tokens(highest)!r} with the number "
-                f"{highest}, and the policy's embedding has {self.vocabulary} rows. Take the tokenizer that belongs to the "
-                "policy, or call model.resize_token_embeddings(len(tokenizer)) before training."
+                f"Row {number}: the prompt holds the token {token!r} with the number {highest}, and the policy's embedding has "
+                f"{self.vocabulary} rows. Take its own tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
             )
         return ids
 
@@ -173,8 +153,7 @@ def cut_chat(
 
     The first user message gives way first, in proportion to the tokens that are over; at most a few too many go.
     """
-    messages = [dict(m) for m in messages]
-    ids = encode(messages)
+    messages, ids = [dict(m) for m in messages], encode(messages)
     while len(ids) > limit:
         message = next((m for m in messages if m.get("role") == "user" and message_text(m)), None)
         if message is None:
@@ -187,6 +166,24 @@ def cut_chat(
         message["content"] = kept if isinstance(message["content"], str) else [{"type": "text", "text": kept}]
         ids = encode(messages)
     return ids
+
+
+def row_arguments(row: Mapping[str, object], number: int) -> dict[str, Any]:
+    """Return what a row says to the chat template: its arguments, and its tools where it has any."""
+    own = _from_json(without_nones(row.get(TEMPLATE_COLUMN))) or {}
+    taken = sorted(set(own) & set(TEMPLATE_OWN)) if isinstance(own, dict) else [repr(own)[:80]]
+    if taken:
+        raise DatasetError(
+            f"Row {number}: {TEMPLATE_COLUMN!r} is or holds {', '.join(taken)}. It must be a mapping of the template's own "
+            f"variables; Covey itself says {', '.join(TEMPLATE_OWN[:6])}. Leave these out."
+        )
+    tools = _from_json(without_nones(row.get(TOOLS_COLUMN)))
+    if tools is not None and not isinstance(tools, list):
+        raise DatasetError(
+            f"Row {number}: {TOOLS_COLUMN!r} is {type(tools).__name__} {repr(tools)[:60]}. It must be a list of JSON schemas, as a "
+            "list or as JSON text: the chat template prints it. A column that means something else needs another name."
+        )
+    return {**own, **({TOOLS_COLUMN: [_from_json(tool) for tool in tools]} if tools else {})}
 
 
 def _from_json(value: Any) -> Any:

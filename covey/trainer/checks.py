@@ -17,7 +17,7 @@ from covey.sample.chat import closing_tokens
 from covey.sample.messages import checked_content
 from covey.sample.prompts import PromptReader
 from covey.trainer.data import task_names
-from covey.trainer.given_data import column_names, is_map_style, prompts_at_hand, readable
+from covey.trainer.given_data import GivenData, column_names, is_map_style, prompts_at_hand, readable
 from covey.update.terms import Loss
 
 MOST_PROMPTS = 100_000
@@ -44,116 +44,114 @@ def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str,
     return {r.name: float(w) for r, w in zip(rewards, given, strict=True)}
 
 
-def check_columns(rewards: Sequence[Reward], datasets: Mapping[str, Any], firsts: Mapping[str, Any]) -> None:
+def check_columns(rewards: Sequence[Reward], data: GivenData) -> None:
     """Raise where a required argument of a reward is no column of a dataset, and warn of columns that nothing reads.
-
-    Args:
-        datasets: by the names of the arguments.
-        firsts: the first row of each; None where it has none.
 
     Raises:
         RewardError: a column is missing.
-        DatasetError: a first row is none.
     """
-    for name, dataset in datasets.items():
-        if firsts[name] is not None:
-            _checked(name, firsts[name], 0)
-        columns = column_names(dataset, lambda name=name: firsts[name])  # type: ignore[misc]
-        if columns is None:
-            continue
-        for reward in rewards:
+    for name, dataset in data.named.items():
+        columns = column_names(dataset, data.firsts[name]) or []
+        for reward in rewards if columns else ():
             missing = reward.missing_columns(columns)
             if missing:
                 raise RewardError(
                     f"Reward {reward.name!r} needs {', '.join(map(repr, missing))}, and {name} has no such column; it has "
                     f"{', '.join(map(repr, columns))}. Add the column, or give the argument a default."
                 )
-        taken = sorted(set(columns) & set(RESERVED))
-        if taken:
-            warn(
-                f"{name} has columns named {', '.join(map(repr, taken))}, which are names of arguments that Covey fills itself: "
-                "rewards do not see these columns. Rename them."
-            )
-        warn_of_meanings(rewards, name, columns, firsts[name])
+        asked = {argument for reward in rewards for argument in reward.names}
+        warn_of_meanings(name, [c for c in columns if c in RESERVED or c not in asked], data.firsts[name])
 
 
-def warn_of_meanings(rewards: Sequence[Reward], name: str, columns: Sequence[str], first: Any) -> None:
-    """Warn of columns that have a meaning elsewhere and none here: pictures, answers, tools beside plain text."""
-    asked = {argument for reward in rewards for argument in reward.names}
-    unread = [column for column in columns if column not in asked]
-    senses, answers = [c for c in unread if c in SENSES], [c for c in unread if c in ANSWERS]
-    if senses:
-        warn(
-            f"{name} has the column {', '.join(map(repr, senses))}: policies that see or hear are not supported yet, and the policy "
-            "is shown the text of 'prompt' alone. Remove the column, or name it in a reward that reads it."
-        )
-    if answers:
-        warn(
-            f"{name} has the column {', '.join(map(repr, answers))}: GRPO samples its own answers to 'prompt', and trains on none "
-            "of the dataset's. Remove the column, or name it in a reward that reads it."
-        )
-    if (
-        "tools" in unread
-        and isinstance(first, Mapping)
-        and isinstance(first.get("prompt"), str)
-        and first.get("tools")
-    ):
+MEANINGS = {
+    RESERVED: "Covey fills an argument of this name itself, and rewards do not see the column. Rename it.",
+    SENSES: "policies that see or hear are not supported yet, and the policy is shown the text of 'prompt' alone. Remove the "
+    "column, or name it in a reward that reads it.",
+    ANSWERS: "GRPO samples its own answers to 'prompt', and trains on none of the dataset's. Remove the column, or name it in a "
+    "reward that reads it.",
+}
+
+
+def warn_of_meanings(name: str, columns: Sequence[str], first: Any) -> None:
+    """Warn of columns with a meaning elsewhere and none here: arguments, pictures, answers, tools beside plain text."""
+    for names, meaning in MEANINGS.items():
+        found = sorted(set(columns) & set(names))
+        if found:
+            warn(f"{name} has the column{'s' * (len(found) > 1)} {', '.join(map(repr, found))}: {meaning}")
+    is_text = isinstance(first, Mapping) and isinstance(first.get("prompt"), str)
+    if "tools" in columns and is_text and first.get("tools"):
         warn(
             f"{name} has the column 'tools', which a chat template prints, and its prompts are plain text: the policy is not "
             "shown the tools. Give prompts as messages."
         )
 
 
-def check_prompts(datasets: Mapping[str, Any]) -> None:
-    """Raise where a row has no prompt, as far as that is cheap to see: in lists and tables, not behind a transform.
+def checked_data(
+    args: GRPOConfig, rewards: Sequence[Reward], train_dataset: Any, eval_dataset: Any
+) -> GivenData:
+    """Return the datasets as they can be read, checked as far as no tokenizer is needed.
+
+    Raises:
+        DatasetError, RewardError: one of them cannot be used.
+        ConfigError: accelerate's loader, which is not used, is asked for something.
+    """
+    data = GivenData.of(train_dataset, eval_dataset)
+    check_prompts(data)
+    check_columns(rewards, data)
+    asked = [n for n in ("dispatch_batches", "split_batches") if getattr(args.accelerator_config, n, None)]
+    if asked:
+        raise ConfigError(
+            f"accelerator_config sets {asked[0]}=True, which has no effect: every process reads the rows of a rollout itself, and "
+            "keeps its share. Leave it out."
+        )
+    if args.dataloader_num_workers and data.train is not None and not is_map_style(data.train):
+        warn(
+            f"dataloader_num_workers={args.dataloader_num_workers} becomes 0: the training dataset is a stream, and each worker would "
+            "read all of it. Give a dataset whose rows have numbers for workers."
+        )
+    return data
+
+
+def check_prompts(data: GivenData) -> None:
+    """Raise where a row has no prompt, as far as that is cheap to see: in lists and tables; elsewhere in the first row.
 
     Only the first `MOST_PROMPTS` rows of a dataset are looked at; nothing is tokenised.
 
     Raises:
         DatasetError: a prompt is empty, or neither text nor messages.
     """
-    for name, dataset in datasets.items():
-        for number, row in enumerate(prompts_at_hand(dataset, MOST_PROMPTS)):
-            _checked(name, row, number)
+    for name, dataset in data.named.items():
+        first = [row for row in (data.firsts[name],) if row is not None]
+        for number, row in enumerate(prompts_at_hand(dataset, MOST_PROMPTS) or first):
+            try:
+                checked_content(row, number)
+            except DatasetError as error:
+                raise DatasetError(f"{name}: {error}") from None
 
 
-def _checked(name: str, row: object, number: int) -> None:
-    try:
-        checked_content(row, number)
-    except DatasetError as error:
-        raise DatasetError(f"{name}: {error}") from None
-
-
-def check_ids(
-    reader: PromptReader, datasets: Mapping[str, Any], firsts: Mapping[str, Any], kept: Sequence[int] | None
-) -> None:
+def check_ids(reader: PromptReader, data: GivenData, kept: Sequence[int] | None) -> None:
     """Raise where template or tokenizer refuse one of the first rows of a dataset: of a stream the first.
-
-    Args:
-        kept: numbers of the rows that training may draw; None for a stream.
 
     Raises:
         DatasetError: a row cannot be made into token ids.
     """
-    for name, dataset in datasets.items():
-        deadline, rows = time.monotonic() + MOST_SECONDS, readable(dataset)
-        if not is_map_style(dataset):
-            rows, numbers = [firsts[name]], range(int(firsts[name] is not None))
-        else:
-            numbers = range(len(dataset)) if name != "train_dataset" or kept is None else kept
-        for number in numbers[:MOST_RENDERED]:
+    for name, dataset in data.named.items():
+        by_number, deadline = is_map_style(dataset), time.monotonic() + MOST_SECONDS
+        rows = readable(dataset) if by_number else [row for row in (data.firsts[name],) if row is not None]
+        drawn = kept if name == "train_dataset" and kept is not None else range(len(rows))
+        for number in drawn[:MOST_RENDERED]:
             if time.monotonic() > deadline:
                 break
             try:
-                if is_map_style(dataset) or reader.is_kept(rows[number], number):
+                if by_number or reader.is_kept(rows[number], number):
                     reader.read(rows[number], number, (number, 0))
             except DatasetError as error:
                 raise DatasetError(f"{name}: {error}") from error
 
 
-def warn_of_open_turns(reader: PromptReader, firsts: Mapping[str, Any], ending: Sequence[int]) -> None:
+def warn_of_open_turns(reader: PromptReader, data: GivenData, ending: Sequence[int]) -> None:
     """Warn where the chat template closes an answer with a token that ends no completion: the policy would go on."""
-    first = firsts.get("train_dataset")
+    first = data.firsts.get("train_dataset")
     if not isinstance(first, Mapping) or isinstance(first.get("prompt"), str):
         return
     tokenizer: Any = reader.tokenizer
@@ -169,26 +167,6 @@ def warn_of_open_turns(reader: PromptReader, firsts: Mapping[str, Any], ending: 
         f"The chat template closes an answer with {name!r}, and a completion ends with {ends or 'nothing'} only: a policy that "
         f'writes {name!r} is sampled on. If it ends its answers so, set generation_kwargs={{"eos_token_id": [{closing[0]}]}}.'
     )
-
-
-def check_loader(args: GRPOConfig, train_dataset: object) -> None:
-    """Refuse settings of accelerate's loader, which Covey does not use; warn of workers that cannot share a stream.
-
-    Raises:
-        ConfigError: one of them asks for what is not done.
-    """
-    given: Any = args.accelerator_config
-    for name in ("dispatch_batches", "split_batches"):
-        if getattr(given, name, None):
-            raise ConfigError(
-                f"accelerator_config sets {name}=True, which has no effect: every process reads the rows of a rollout itself and "
-                "keeps its share. Leave it out."
-            )
-    if args.dataloader_num_workers and train_dataset is not None and not is_map_style(train_dataset):
-        warn(
-            f"dataloader_num_workers={args.dataloader_num_workers} becomes 0: the training dataset is a stream, and each worker would "
-            "read all of it. Give a dataset whose rows have numbers for workers."
-        )
 
 
 def known_tasks(dataset: Any, column: str, names: set[str]) -> tuple[str, list[str]]:

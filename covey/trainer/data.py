@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from covey.errors import DatasetError, warn
 from covey.plan import Plan
 from covey.sample.prompts import PromptReader, seed_keys
-from covey.trainer.given_data import MapRows, column_names, is_map_style, readable
+from covey.trainer.given_data import MapRows, column_names, is_map_style, plain_row, readable
 from covey.types import Prompt, ScoredGroup
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ def make_loader(
     """
     plan, reserve = prompts.plan, prompts.plan.prompts_per_rollout * rounds
     if prompts.kept is None:
-        return DataLoader(RolloutStream(readable(dataset), plan, prompts.reader, reserve), batch_size=None)
+        return DataLoader(RolloutStream(dataset, plan, prompts.reader, reserve), batch_size=None)
     sampler = RolloutSampler(prompts.kept, plan, seed, step, reserve)
     return DataLoader(
         NumberedRows(readable(dataset)), batch_sampler=sampler, collate_fn=list, **dict(workers)
@@ -191,22 +191,24 @@ class RolloutStream(IterableDataset[list[Numbered]]):
             before, kept = number, False
             if round_ and hasattr(self.rows, "set_epoch"):
                 self.rows.set_epoch(round_)
-            for row in self.rows:
+            for row in map(plain_row, self.rows):
                 number += 1
                 if self.reader.is_kept(row, number - 1):
                     kept = True
                     yield number - 1, row
-            if number == before:
-                raise DatasetError(
-                    f"The training dataset ended after {number} rows, and a generator cannot be read again. Give the function "
-                    "that yields the rows, a list, or as many rows as the run takes."
-                    if number
-                    else "The training dataset is empty. Give at least one prompt."
-                )
             if not kept:
+                limit = f"of the {number - before} rows is within max_prompt_length={self.reader.max_length}"
+                ended = f"is at its end after {number} rows, and a generator cannot be read again"
+                fault = (
+                    f"has no prompt to sample from: none {limit}"
+                    if number > before
+                    else ended
+                    if number
+                    else "is empty"
+                )
                 raise DatasetError(
-                    f"None of the {number - before} rows of the training dataset has a prompt within "
-                    f"max_prompt_length={self.reader.max_length}. Raise it, or set overlong_prompts to 'truncate'."
+                    f"The training dataset {fault}. Give at least one prompt that can be kept; in place of a generator, the "
+                    "function that yields the rows, or as many rows as the run takes."
                 )
             round_ += 1
 
@@ -218,10 +220,12 @@ def task_names(dataset: Any, column: str) -> list[str]:
     """Return the tasks of a map-style dataset; none where it has no such column, or more values than tasks can be."""
     if dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
         return []
-    if hasattr(dataset, "column_names") and column in dataset.column_names:
-        values = readable(dataset.select_columns([column]).with_format(None))[column]
-    else:
-        values = [readable(dataset)[number].get(column) for number in range(min(len(dataset), MOST_READ))]
+    rows: Any = dataset
+    if column in getattr(rows, "column_names", ()):
+        values = rows.select_columns([column]).with_format(None)[column]
+    else:  # a list, or rows that a transform makes
+        count = len(rows) if isinstance(rows, list | tuple) else min(len(rows), MOST_READ)
+        values = [readable(rows)[number].get(column) for number in range(count)]
     names = sorted({str(value) for value in values if value is not None})
     return names if are_tasks(len(names), len(values)) else []
 

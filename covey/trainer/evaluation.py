@@ -118,8 +118,7 @@ def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]
     Returns:
         `reward/low`, `reward/high` (95 %), `rewards/<name>/low`, `/high`, `/pass@<k>`, and `tasks/<task>/...`.
     """
-    numbers = _summary(groups)
-    tasks: dict[str, list[ScoredGroup]] = {}
+    numbers, tasks = _summary(groups), dict[str, list[ScoredGroup]]()
     for s in groups:
         task = s.group.prompt.columns.get(task_column)
         if task is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
@@ -15,6 +16,7 @@ from typing import Any, Protocol, TypeGuard
 from torch.utils.data import IterableDataset
 
 from covey.errors import DatasetError
+from covey.sample.messages import described
 from covey.sample.prompts import TEMPLATE_COLUMN, TOOLS_COLUMN
 
 READ = ("prompt", TOOLS_COLUMN, TEMPLATE_COLUMN)
@@ -64,26 +66,20 @@ def as_dataset(given: Any, name: str) -> Any:
     """
     if given is None:
         return None
-    if isinstance(given, Mapping):
-        return _of_columns(given, name) if is_columns(given) else _only_split(given, name)
+    if isinstance(given, Mapping) and not is_columns(given):
+        return _only_split(given, name)
     module = type(given).__module__.partition(".")[0]
-    if module in ("pandas", "polars", "pyarrow"):
-        return _of_frame(given, module, name)
-    if isinstance(given, str | Path):
-        loader = LOADERS.get(Path(given).suffix)
-        arguments = f"{loader!r}, data_files={str(given)!r}" if loader else repr(str(given))
-        raise DatasetError(
-            f"{name} is the text {str(given)!r}. It must be the dataset itself: "
-            f'datasets.load_dataset({arguments}, split="train").'
-        )
-    if inspect.isgeneratorfunction(given):
+    if isinstance(given, Mapping) or module in ("pandas", "polars", "pyarrow"):
+        return _of_table(given, module, name)
+    if inspect.isgeneratorfunction(given) or isinstance(given, Iterator):
         return Stream(given)
-    if isinstance(given, Iterator):
-        return Stream(given)
-    if not hasattr(given, "__iter__") and not is_map_style(given):
+    if isinstance(given, str | Path) or not (hasattr(given, "__iter__") or is_map_style(given)):
+        loader = LOADERS.get(Path(given).suffix) if isinstance(given, str | Path) else None
+        arguments = f"{loader!r}, data_files={str(given)!r}" if loader else repr(str(given)[:80])
+        load = f'. A file or a name is loaded first: datasets.load_dataset({arguments}, split="train")'
         raise DatasetError(
-            f"{name} is {type(given).__name__} {repr(given)[:80]}, which has no rows. Give a datasets.Dataset, a list of rows "
-            "{'prompt': ...}, a stream, or a function that yields rows."
+            f"{name} is {described(given)}, which has no rows. Give a datasets.Dataset, a list of rows {{'prompt': ...}}, a "
+            f"stream, or a function that yields rows{load if isinstance(given, str | Path) else ''}."
         )
     return given
 
@@ -98,28 +94,35 @@ def as_eval_dataset(given: Any) -> Any:
 
 def is_columns(given: Mapping[str, Any]) -> bool:
     """Return whether a mapping holds columns, rather than datasets by name: its prompts are no rows."""
-    prompts = given.get("prompt")
+    prompts: Any = given.get("prompt")
     is_list = isinstance(prompts, list | tuple) or hasattr(prompts, "tolist")
     return is_list and not (len(prompts) and isinstance(prompts[0], Mapping))
 
 
-def named_datasets(train_dataset: object, eval_dataset: object) -> dict[str, Any]:
-    """Return the datasets that there are by the names that messages call them."""
-    parts = eval_dataset if isinstance(eval_dataset, dict) else None
-    evals = {"eval_dataset": eval_dataset} if parts is None else {}
-    evals |= {f"eval_dataset[{name!r}]": part for name, part in (parts or {}).items()}
-    return {n: d for n, d in {"train_dataset": train_dataset, **evals}.items() if d is not None}
+@dataclass(frozen=True)
+class GivenData:
+    """The datasets of a run, as they can be read, and the first row of each."""
 
+    train: Any
+    evals: Any
+    """One, or several by name; None for none."""
+    named: Mapping[str, Any]
+    """Those that there are, by the names that messages call them."""
+    firsts: Mapping[str, Any]
+    """The first row of each of them; None where it has none."""
 
-def _of_columns(given: Mapping[str, Any], name: str) -> Any:
-    from datasets import Dataset
+    @classmethod
+    def of(cls, train_dataset: Any, eval_dataset: Any) -> GivenData:
+        """Read what the datasets are and their first rows.
 
-    try:
-        return Dataset.from_dict({column: list(values) for column, values in given.items()})
-    except (TypeError, ValueError) as error:  # Arrow's errors are both
-        raise DatasetError(
-            f"{name} is a mapping of columns that make no table: {error}. Give lists of one length, or a list of rows."
-        ) from error
+        Raises:
+            DatasetError: one of them is no dataset.
+        """
+        train, evals = as_dataset(train_dataset, "train_dataset"), as_eval_dataset(eval_dataset)
+        by_name = isinstance(evals, dict)
+        parts = {f"eval_dataset[{n!r}]": d for n, d in evals.items()} if by_name else {"eval_dataset": evals}
+        named = {name: d for name, d in {"train_dataset": train, **parts}.items() if d is not None}
+        return cls(train, evals, named, {name: first_row(d) for name, d in named.items()})
 
 
 def _only_split(given: Mapping[str, Any], name: str) -> Any:
@@ -134,11 +137,13 @@ def _only_split(given: Mapping[str, Any], name: str) -> Any:
     )
 
 
-def _of_frame(given: Any, module: str, name: str) -> Any:
-    """Return the table of a data frame as a dataset."""
+def _of_table(given: Any, module: str, name: str) -> Any:
+    """Return columns by name, or the table of a data frame, as a dataset."""
     from datasets import Dataset
 
     try:
+        if isinstance(given, Mapping):
+            return Dataset.from_dict({column: list(values) for column, values in given.items()})
         if module == "pandas":
             return Dataset.from_pandas(given, preserve_index=False)
         return Dataset.from_polars(given) if module == "polars" else Dataset(given)
@@ -146,10 +151,10 @@ def _of_frame(given: Any, module: str, name: str) -> Any:
         TypeError,
         ValueError,
         AttributeError,
-    ) as error:  # not a table, or one with columns of mixed kinds
+    ) as error:  # no table, or one with columns of mixed kinds or lengths
         raise DatasetError(
-            f"{name} is {module}'s {type(given).__name__}, which makes no table: {error}. Give a table with a column 'prompt', "
-            "or a list of rows."
+            f"{name} is {type(given).__name__}, whose columns make no table: {error}. Give a table with a column 'prompt', or a "
+            "list of rows."
         ) from error
 
 
@@ -178,24 +183,10 @@ class FormattedRows:
         return {**self.formatted[number], **{name: row[name] for name in READ if name in row}}
 
 
-class PlainStream:
-    """The rows of a stream, each of which is a mapping whatever its format."""
-
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
-
-    def set_epoch(self, epoch: int) -> None:
-        if hasattr(self.rows, "set_epoch"):
-            self.rows.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(plain_row, self.rows)
-
-
 def readable(dataset: Any) -> Any:
     """Return the rows of a dataset as mappings, whatever its format; prompts as they are without one."""
     if not is_map_style(dataset):
-        return PlainStream(dataset)
+        return Stream(lambda: map(plain_row, dataset))
     kind = format_of(dataset)
     return dataset if kind in (None, "custom", "python") else FormattedRows(dataset, kind)
 
@@ -232,16 +223,16 @@ def first_row(dataset: Any) -> Any:
     return plain_row(dataset.first() if isinstance(dataset, Stream) else next(iter(dataset), None))
 
 
-def column_names(dataset: Any, first: Callable[[], Any] | None = None) -> list[str] | None:
+def column_names(dataset: Any, first: Any = None) -> list[str] | None:
     """Return the names of the columns of a row; None where the dataset does not say without being read.
 
     Args:
-        first: returns the first row, for datasets that have to be read; by default only those that cost nothing are.
+        first: the first row, where it is known.
     """
     names = getattr(dataset, "column_names", None)
     if isinstance(names, list) and format_of(dataset) is None:
         return names
-    row = first() if first is not None else first_row(dataset) if is_map_style(dataset) else None
+    row = first_row(dataset) if first is None and is_map_style(dataset) else first
     return list(row) if isinstance(row, Mapping) else None
 
 

@@ -46,14 +46,7 @@ from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.data import Numbered, make_loader
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
-from covey.trainer.given_data import (
-    as_dataset,
-    as_eval_dataset,
-    first_row,
-    is_map_style,
-    named_datasets,
-    readable,
-)
+from covey.trainer.given_data import as_eval_dataset, is_map_style, readable
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (
     ModelSource,
@@ -148,28 +141,20 @@ class GRPOTrainer(CheckpointedTrainer):
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
-        train_dataset, eval_dataset = (
-            as_dataset(train_dataset, "train_dataset"),
-            as_eval_dataset(eval_dataset),
-        )
-        datasets = named_datasets(train_dataset, eval_dataset)
-        firsts = {name: first_row(dataset) for name, dataset in datasets.items()}
-        checks.check_columns(rewards, datasets, firsts)
-        checks.check_prompts(datasets)
-        checks.check_loader(args, train_dataset)
+        data = checks.checked_data(args, rewards, train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
-        self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
+        self.prompts = make_prompts(args, tokenizer, policy, data.train)
         self.plan = self.prompts.plan
-        checks.check_ids(self.prompts.reader, datasets, firsts, self.prompts.kept)
-        checks.warn_of_open_turns(self.prompts.reader, firsts, ending)
+        checks.check_ids(self.prompts.reader, data, self.prompts.kept)
+        checks.warn_of_open_turns(self.prompts.reader, data, ending)
         super().__init__(
             model=policy,
             args=args,
             data_collator=list,  # rows stay rows
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
+            train_dataset=data.train,
+            eval_dataset=data.evals,
             processing_class=tokenizer,
             callbacks=callbacks,
             optimizers=optimizers,
@@ -178,9 +163,9 @@ class GRPOTrainer(CheckpointedTrainer):
         self.model_accepts_loss_kwargs = True
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         prepare_gradients(policy, self.accelerator)
-        task_column, tasks = checks.known_tasks(train_dataset, args.task_column, rewards.tasks)
+        task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
         rewards.tasks |= set(tasks)
-        self.run_log = make_run_log(args, self.plan, weights, policy, source.name, train_dataset)
+        self.run_log = make_run_log(args, self.plan, weights, policy, source.name, data.train)
         self.run_log.task_column = task_column
         self.run_log.note({**task_metrics((), task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
