@@ -186,11 +186,11 @@ def test_a_function_starts_over_and_a_generator_that_ends_says_so():
         ["say 2", "say 0"],
         ["say 1", "say 2"],
     ]
-    with pytest.raises(DatasetError, match=r"ended after 3 rows.*cannot be read again"):
+    with pytest.raises(DatasetError, match=r"at its end after 3 rows.*cannot be read again"):
         list(rollouts(numbered(3)))
     with pytest.raises(DatasetError, match="is empty"):
         list(rollouts(numbered(0)))
-    with pytest.raises(DatasetError, match=r"None of the 3 rows.*max_prompt_length=2"):
+    with pytest.raises(DatasetError, match=r"none of the 3 rows.*max_prompt_length=2"):
         list(rollouts(lambda_over(numbered, 3), max_length=2, overlong="drop"))
 
 
