@@ -275,8 +275,8 @@ class Recipe:
         Raises:
             CoveyError: with the line.
         """
+        from covey.sample.given_data import GivenData
         from covey.trainer import checks
-        from covey.trainer.given_data import GivenData
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):

@@ -14,10 +14,10 @@ from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.sample.chat import closing_tokens
+from covey.sample.given_data import GivenData, column_names, is_map_style, prompts_at_hand, readable
 from covey.sample.messages import checked_content
 from covey.sample.prompts import PromptReader
 from covey.trainer.data import task_names
-from covey.trainer.given_data import GivenData, column_names, is_map_style, prompts_at_hand, readable
 from covey.update.terms import Loss
 
 MOST_PROMPTS = 100_000

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from covey.errors import DatasetError, warn
 from covey.plan import Plan
+from covey.sample.given_data import MapRows, column_names, is_map_style, plain_row, readable
 from covey.sample.prompts import PromptReader, seed_keys
-from covey.trainer.given_data import MapRows, column_names, is_map_style, plain_row, readable
 from covey.types import Prompt, ScoredGroup
 
 T = TypeVar("T")

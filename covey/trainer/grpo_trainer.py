@@ -36,6 +36,7 @@ from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.sample.engine import Engine, in_order
+from covey.sample.given_data import as_eval_dataset, is_map_style, readable
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
@@ -46,7 +47,6 @@ from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.data import Numbered, make_loader
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
-from covey.trainer.given_data import as_eval_dataset, is_map_style, readable
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (
     ModelSource,

@@ -13,11 +13,7 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from covey.errors import ConfigError, CoveyWarning, DatasetError, RewardError
 from covey.plan import make_plan
 from covey.rewards.mixture import as_rewards
-from covey.sample.prompts import PromptReader
-from covey.trainer import checks
-from covey.trainer.checkpoint.state import RunState
-from covey.trainer.data import RolloutStream, ShardedPrompts, are_tasks, task_names
-from covey.trainer.given_data import (
+from covey.sample.given_data import (
     GivenData,
     Stream,
     as_dataset,
@@ -26,6 +22,10 @@ from covey.trainer.given_data import (
     first_row,
     readable,
 )
+from covey.sample.prompts import PromptReader
+from covey.trainer import checks
+from covey.trainer.checkpoint.state import RunState
+from covey.trainer.data import RolloutStream, ShardedPrompts, are_tasks, task_names
 from tests.tiny import CHAT, tiny_model, tiny_policy, tiny_tokenizer
 from tests.trainer.harness import Recorder, by_length, chats, logged, make, rows, train
 
