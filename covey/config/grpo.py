@@ -63,6 +63,10 @@ class GRPOConfig(TrainingArguments):
         None, "Arguments for from_pretrained, when the model is given by name. `dtype` defaults to float32."
     )
     trust_remote_code: bool = help_text(False, "Run code that comes with the model.")
+    router_aux_loss_coef: float | None = help_text(
+        None,
+        "Weight of the loss that balances the experts of a mixture; 0: none. Default: the one in the model's config.",
+    )
     disable_dropout: bool = help_text(
         True, "No dropout anywhere, so that the ratio is 1 and the KL is 0 before the first update."
     )

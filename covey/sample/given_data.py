@@ -1,4 +1,4 @@
-"""Whatever a dataset is given as → rows that can be read, by number or from front to back.
+"""Anything that a dataset is given as → rows that can be read, by number or from front to back.
 
 Taken are `datasets.Dataset` in any format, streams, lists of rows, tables (pandas, polars, pyarrow, columns by name),
 functions that yield rows, generators, and splits where there is one. Anything else is refused before the run.

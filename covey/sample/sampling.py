@@ -56,6 +56,8 @@ class Sampling:
     """Ids that are never drawn."""
     padding_id: int | None = None
     """The padding token, where it is no end token: never drawn, so that ids hold no padding."""
+    unknown_ids: tuple[int, ...] = ()
+    """Ids that the tokenizer has no token for, as embeddings may be larger: never drawn."""
     begin_suppress_tokens: tuple[int, ...] = ()
     """Ids that are not drawn as the first token."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
@@ -95,6 +97,13 @@ class Sampling:
             )
 
     @property
+    def never_drawn(self) -> set[int]:
+        """Ids that are drawn nowhere in a completion."""
+        padding = () if self.padding_id is None else (self.padding_id,)
+        singles = (word[0] for word in self.bad_words_ids if len(word) == 1)
+        return {*self.suppress_tokens, *self.unknown_ids, *padding, *singles}
+
+    @property
     def is_truncated(self) -> bool:
         """Whether some tokens cannot be drawn although the policy gives them probability (top-k, top-p, min-p)."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
@@ -108,6 +117,7 @@ class Sampling:
             or self.min_new_tokens
             or self.suppress_tokens
             or self.padding_id is not None
+            or self.unknown_ids
             or self.begin_suppress_tokens
             or self.bad_words_ids
             or self.no_repeat_ngram_size

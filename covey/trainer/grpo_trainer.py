@@ -35,6 +35,7 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
+from covey.models.fitness import unknown_ids
 from covey.sample.engine import Engine, in_order
 from covey.sample.given_data import as_eval_dataset, is_map_style, readable
 from covey.score.dynamic_sampling import DynamicSampling
@@ -143,7 +144,8 @@ class GRPOTrainer(CheckpointedTrainer):
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         data = checks.checked_data(args, rewards, train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
-        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
+        unknown = unknown_ids(tokenizer, policy, ending)
+        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, data.train)
         self.plan = self.prompts.plan

@@ -17,8 +17,8 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
-from covey.models import adapters, loading
-from covey.models.inspect import context_length, embedding_rows
+from covey.models import adapters, fitness, loading
+from covey.models.inspect import balancing_coef, context_length, embedding_rows
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -131,7 +131,8 @@ def load_policy_and_tokenizer(
         quantization_config=source.quantization_config,
         strict_hardware=args.strict_hardware,
     )
-    loading.check_causal(policy)
+    fitness.check_causal(policy)
+    fitness.check_tokenizer(tokenizer, policy)
     policy = adapters.with_adapter(policy, source.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
@@ -215,11 +216,14 @@ def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
     }
 
 
-def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
+def make_sampling(
+    args: GRPOConfig, ending: Sequence[int], padding: int | None, unknown: Sequence[int] = ()
+) -> Sampling:
     """Return how training samples.
 
     Args:
         ending: ids that end a completion.
+        unknown: ids that the tokenizer has no token for; they are never drawn.
         padding: the tokenizer's padding id; it is never drawn, unless it ends a completion too.
 
     Raises:
@@ -236,6 +240,7 @@ def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) 
         min_new_tokens=options.min_new_tokens,
         suppress_tokens=options.suppress_tokens,
         padding_id=None if padding in ending else padding,
+        unknown_ids=tuple(unknown),
         begin_suppress_tokens=options.begin_suppress_tokens,
         bad_words_ids=options.bad_words_ids,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
@@ -384,8 +389,15 @@ def make_updater(
         run_log.event("warning", event, present_step())
         run_log.note({"update/out_of_memory": Total(1)})
 
+    aux_coef = balancing_coef(policy, args.router_aux_loss_coef)
     return Updater(
-        forward=Forward(policy, args.temperature),
+        forward=Forward(
+            policy,
+            args.temperature,
+            balances=aux_coef > 0,
+            note_event=lambda event: run_log.event("warning", event, present_step()),
+        ),
+        aux_coef=aux_coef,
         objective=make_objective(args, loss),
         reduction=make_reduction(args),
         selection=make_selection(args, loss),
