@@ -90,14 +90,6 @@ def context_length(model: nn.Module) -> int | None:
     return int(length) if isinstance(length, int) and length > 0 else None
 
 
-def embedding_rows(model: nn.Module) -> int | None:
-    """Return the number of token ids that the model can read; None where its weights do not say, as where they are shared out."""
-    embedding: Any = innermost(model)
-    embedding = embedding.get_input_embeddings() if hasattr(embedding, "get_input_embeddings") else None
-    weight = getattr(embedding, "weight", None)
-    return (int(weight.shape[0]) or None) if isinstance(weight, torch.Tensor) else None
-
-
 def compute_dtype(device: torch.device, own: torch.dtype) -> torch.dtype:
     """Return the dtype that matrix products have: that of autocast where it is on, or that of the operand."""
     is_on = torch.is_autocast_enabled(device.type)

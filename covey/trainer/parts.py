@@ -18,7 +18,7 @@ from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
 from covey.models import adapters, fitness, loading
-from covey.models.inspect import balancing_coef, context_length, embedding_rows
+from covey.models.inspect import balancing_coef, context_length
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -197,7 +197,7 @@ def make_prompts(
 
     It warns where prompts are repeated within a round.
     """
-    reader = prompt_reader(args, tokenizer, context_length(policy), embedding_rows(policy))
+    reader = prompt_reader(args, tokenizer, context_length(policy), fitness.embedding_rows(policy) or None)
     kept = kept_rows(dataset, reader)
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
