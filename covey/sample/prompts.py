@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING, Any
 from covey.errors import DatasetError
 from covey.sample.chat import Clock, encode_prompt, leading_bos
 from covey.sample.messages import checked_content, without_nones
-from covey.types import Message, Overlong, Prompt, PromptContent, message_text
+from covey.types import TEMPLATE_ARGUMENTS, Message, Overlong, Prompt, PromptContent, message_text
 
 if TYPE_CHECKING:
     from covey.sample.chat import Tokenizer
 
 TEMPLATE_COLUMN, TOOLS_COLUMN = "chat_template_kwargs", "tools"
 """The first adds to the run's chat-template arguments for its row; the second are the tools that the template prints."""
-TEMPLATE_OWN = (
-    "conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_tensors", "return_dict",
-    "return_assistant_tokens_mask", "padding", "truncation", "max_length", "tokenizer_kwargs",
-)  # fmt: skip
-"""Arguments of `apply_chat_template` that Covey gives itself."""
 
 
 @dataclass(frozen=True)
@@ -171,11 +166,11 @@ def cut_chat(
 def row_arguments(row: Mapping[str, object], number: int) -> dict[str, Any]:
     """Return what a row says to the chat template: its arguments, and its tools where it has any."""
     own = _from_json(without_nones(row.get(TEMPLATE_COLUMN))) or {}
-    taken = sorted(set(own) & set(TEMPLATE_OWN)) if isinstance(own, dict) else [repr(own)[:80]]
+    taken = sorted(TEMPLATE_ARGUMENTS & set(own)) if isinstance(own, dict) else [repr(own)[:80]]
     if taken:
         raise DatasetError(
             f"Row {number}: {TEMPLATE_COLUMN!r} is or holds {', '.join(taken)}. It must be a mapping of the template's own "
-            f"variables; Covey itself says {', '.join(TEMPLATE_OWN[:6])}. Leave these out."
+            f"variables, without what Covey says to it itself. Leave it out."
         )
     tools = _from_json(without_nones(row.get(TOOLS_COLUMN)))
     if tools is not None and not isinstance(tools, list):

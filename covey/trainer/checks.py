@@ -129,8 +129,14 @@ def check_prompts(data: GivenData) -> None:
                 raise DatasetError(f"{name}: {error}") from None
 
 
-def check_ids(reader: PromptReader, data: GivenData, kept: Sequence[int] | None) -> None:
+def check_ids(
+    reader: PromptReader, data: GivenData, kept: Sequence[int] | None, ending: Sequence[int]
+) -> None:
     """Raise where template or tokenizer refuse one of the first rows of a dataset: of a stream the first.
+
+    Args:
+        kept: numbers of the training rows that may be drawn.
+        ending: ids that end a completion; a template that closes answers with none of them is warned of.
 
     Raises:
         DatasetError: a row cannot be made into token ids.
@@ -147,6 +153,7 @@ def check_ids(reader: PromptReader, data: GivenData, kept: Sequence[int] | None)
                     reader.read(rows[number], number, (number, 0))
             except DatasetError as error:
                 raise DatasetError(f"{name}: {error}") from error
+    warn_of_open_turns(reader, data, ending)
 
 
 def warn_of_open_turns(reader: PromptReader, data: GivenData, ending: Sequence[int]) -> None:

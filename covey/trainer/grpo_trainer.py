@@ -41,6 +41,7 @@ from covey.sample.given_data import as_eval_dataset, is_map_style, readable
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
+from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
@@ -143,14 +144,14 @@ class GRPOTrainer(CheckpointedTrainer):
         checks.check_own_loss(args, loss)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         data = checks.checked_data(args, rewards, train_dataset, eval_dataset)
+        check_best_metric(args, rewards, data.evals, compute_metrics is not None)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         unknown = unknown_ids(tokenizer, policy, ending)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, data.train)
         self.plan = self.prompts.plan
-        checks.check_ids(self.prompts.reader, data, self.prompts.kept)
-        checks.warn_of_open_turns(self.prompts.reader, data, ending)
+        checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending)
         super().__init__(
             model=policy,
             args=args,
