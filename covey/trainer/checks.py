@@ -180,9 +180,10 @@ def known_tasks(dataset: Any, column: str, names: set[str]) -> tuple[str, list[s
     """Return the task column and the tasks in it; an empty name where the column tells every row from the others.
 
     Args:
-        names: tasks that rewards name; a column with one of them is what they take it for.
+        names: tasks that rewards name; a column with one of them is what they take it for. Those that are found are added.
     """
     tasks = task_names(dataset, column)
+    names |= set(tasks)
     if tasks or dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
         return column, tasks
     values = {

@@ -169,7 +169,6 @@ class GRPOTrainer(CheckpointedTrainer):
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         prepare_gradients(policy, self.accelerator)
         task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
-        rewards.tasks |= set(tasks)
         self.run_log = make_run_log(args, self.plan, weights, policy, source.name, data.train)
         self.run_log.task_column = task_column
         self.run_log.note({**task_metrics((), task_column, tasks), "num_tokens": Total(0)})
