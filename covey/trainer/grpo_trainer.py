@@ -46,7 +46,7 @@ from covey.trainer import checks, other_names, rehearsal
 from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
-from covey.trainer.checkpoint.state import RunState, checked_reward_states
+from covey.trainer.checkpoint.state import RunState, checked_reward_states, dataset_digest
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
 from covey.trainer.data import Numbered, make_loader
@@ -71,6 +71,7 @@ from covey.trainer.parts import (
     prepare_gradients,
     signal_test,
 )
+from covey.trainer.run_lock import only_run
 from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update.micro_batch import MicroBatch
@@ -83,6 +84,12 @@ if TYPE_CHECKING:
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
 T = TypeVar("T")
+
+OF_A_ROUND = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
+    "num_generations", "num_iterations", "max_completion_length", "seed", "learning_rate",
+)  # fmt: skip
+"""Settings that a checkpoint keeps: those of a round of sampling, and the learning rate, which the schedule starts from."""
 
 TRAINING, EVALUATION = 0, 1
 """First part of the step that random numbers depend on: evaluation has numbers of its own."""
@@ -113,7 +120,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     Overridden hooks of `transformers.Trainer`: `get_train_dataloader` (rows of a rollout), `get_batch_samples`,
     `compute_loss`, `training_step` (repeats what ran out of memory), `_get_grad_norm` (drops a step that is not finite),
-    `evaluate` (samples and scores; no loss), `train` and `log` (the run's record), `floating_point_ops`, and those of
+    `evaluate` (samples and scores), `train` and `log` (the run's record), `floating_point_ops`, and those of
     `covey.trainer.checkpoint.saving`.
 
     Raises:
@@ -360,11 +367,12 @@ class GRPOTrainer(CheckpointedTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Sample and score every row of the evaluation dataset once; no loss, and no trace in the training run.
+        """Sample and score every row of the evaluation dataset once, without a trace in the training run.
 
         Returns:
             The training metrics' names with a prefix: `eval_reward`, `eval_rewards/<name>/mean`, ...; 95 % intervals over
-            prompts, pass@k, the same for each task, and what `compute_metrics` gave.
+            prompts, pass@k, the same for each task, and what `compute_metrics` gave. `eval_loss` is minus `eval_reward`: what
+            GRPO minimises, with nothing of the loss that training logs.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str) and isinstance(self.eval_dataset, dict) and dataset in self.eval_dataset:
@@ -420,6 +428,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine.sleep()
         # `compute_metrics` and callbacks on every process look at the whole evaluation.
         metrics, groups = joined(gather((sums, own)), self.args.task_column)
+        metrics |= {"loss": -metrics["reward"]} if "reward" in metrics else {}
         try:
             metrics |= more_numbers(cast(Any, self.compute_metrics), groups, metrics.keys(), prefix)
         finally:  # Covey's own numbers are not lost where the user's fail
@@ -476,14 +485,22 @@ class GRPOTrainer(CheckpointedTrainer):
 
         Raises:
             CheckpointError: the checkpoint that was asked for is damaged, or none is whole.
+            ConfigError: another run goes on in output_dir, or a setting was changed that cannot act any more.
             RunStopped: a signal stopped the run; it ends the program unless it is caught.
         """
         if self.train_dataset is None:
             raise DatasetError("There is nothing to train on. Pass train_dataset.")
         self.heed_settings()
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
-        checkpoint = self.choose_checkpoint(asked)
         checked_reward_states(self.scorer.rewards)
+        folder, is_first = Path(self.args.output_dir or "."), self.is_world_process_zero()
+        with only_run(folder, is_first, gather):
+            return self._train(self.choose_checkpoint(asked), trial, ignore_keys_for_eval)
+
+    def _train(
+        self, checkpoint: str | None, trial: object, ignore_keys_for_eval: list[str] | None
+    ) -> TrainOutput:
+        """Train, and close the run's record whatever the end."""
         self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
         self.updater.bonus = make_entropy_bonus(self.args)
         try:
@@ -531,12 +548,15 @@ class GRPOTrainer(CheckpointedTrainer):
         self.run_log.record_step(step, metrics)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with the metrics that came in since the last training log."""
+        """Log, with the metrics that came in since the last training log; the last entry has those of the steps not logged yet."""
         if "loss" in logs:
             tokens = self.state.num_input_tokens_seen
             logs = {**logs, **self.run_log.reduce_log(), "num_tokens": tokens}
         if "train_loss" in logs:  # the Trainer's own is that of the steps since the last start
-            logs |= self.run_log.reduce_run()
+            tail = self.run_log.reduce_tail()
+            if tail:
+                tail["num_tokens"] = self.state.num_input_tokens_seen
+            logs |= {**tail, **self.run_log.reduce_run()}
         super().log(logs, start_time)
         if "loss" in logs:
             self.run_log.show_completions(self.callback_handler.callbacks)
@@ -553,6 +573,8 @@ class GRPOTrainer(CheckpointedTrainer):
             rewards=self.scorer.rewards,
             reference=self.updater.reference if self.args.sync_ref_model else None,
             clock=self.prompts.reader.clock,
+            settings={name: getattr(self.args, name) for name in OF_A_ROUND},
+            dataset=dataset_digest(self.train_dataset),
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
