@@ -167,6 +167,7 @@ def test_tied_weights_are_not_called_missing(tmp_path, caplog):
 
 @pytest.mark.parametrize("evaluates", [("before",), ("after",), ("before", "after")], ids="-".join)
 def test_evaluations_around_training_are_in_the_record(evaluates, policy, tmp_path):
+    from covey.runs.record import schema
     from covey.runs.record.reader import read_evaluations
 
     trainer = make(policy, tmp_path, by_length, rows(), eval_dataset=rows(3), max_steps=2)
@@ -177,7 +178,7 @@ def test_evaluations_around_training_are_in_the_record(evaluates, policy, tmp_pa
         trainer.evaluate()
     found = read_evaluations(tmp_path / "record")
     assert [line["step"] for line in found] == [{"before": 0, "after": 2}[e] for e in evaluates]
-    assert len(list((tmp_path / "record" / "evaluations").glob("*.parquet"))) == len(evaluates)
+    assert len(list((tmp_path / "record" / schema.EVALUATION_ROWS).glob("*.parquet"))) == len(evaluates)
     events = [
         json.loads(line)["kind"] for line in (tmp_path / "record" / "events.jsonl").read_text().splitlines()
     ]
