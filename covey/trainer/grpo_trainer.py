@@ -163,8 +163,9 @@ class GRPOTrainer(CheckpointedTrainer):
         check_best_metric(args, rewards, data.evals, compute_metrics is not None)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         rehearsal.check(args, policy, tokenizer, optimizers[0])
-        unknown = unknown_ids(tokenizer, policy, ending)
-        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
+        self.sampling = make_sampling(
+            args, ending, tokenizer.pad_token_id, unknown_ids(tokenizer, policy, ending)
+        )
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, data.train)
         checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending)
@@ -181,18 +182,16 @@ class GRPOTrainer(CheckpointedTrainer):
         self.model_accepts_loss_kwargs = True  # no division by the accumulation, in any release
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         prepare_gradients(policy, self.accelerator)
-        task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
         self.run_log = make_run_log(args, self.plan, weights, policy, source.name, data.train)
-        self.run_log.task_column = task_column
-        self.run_log.note({**task_metrics((), task_column, tasks), "num_tokens": Total(0)})
+        self.run_log.task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
+        self.run_log.note({**task_metrics((), self.run_log.task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
-        self.scorer = make_scorer(args, rewards, weights)
-        self.has_signal, self.rollout = signal_test(args, weights), RolloutBuffer()
+        self.scorer, self.has_signal = make_scorer(args, rewards, weights), signal_test(args, weights)
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
             args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
         )
-        self.num_weights = sum(p.numel() for p in policy.parameters())
+        self.num_weights, self.rollout = sum(p.numel() for p in policy.parameters()), RolloutBuffer()
         self._add_callbacks()
         self.settings = Settings(args, loss)
 
