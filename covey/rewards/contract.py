@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 from covey.errors import RewardError
 from covey.rewards.batch import RESERVED
 from covey.rewards.options import DECORATED, RewardOptions, reward_name
+from covey.rewards.sandbox.limits import check_can_fork
 from covey.types import Score
 
 RewardFunction = Callable[..., Any]
@@ -85,6 +86,8 @@ class Reward:
             raise RewardError(
                 f"Reward {self.name!r} is a coroutine function, which runs on the event loop; leave where={options.where!r} out."
             )
+        if options.where in ("process", "sandbox"):
+            check_can_fork(f"Reward {self.name!r} (where={options.where!r}) is run")
         if options.timeout is not None and options.where == "inline" and not self.is_async:
             raise RewardError(
                 f"Reward {self.name!r}: timeout={options.timeout} cannot be kept inline, where nothing can interrupt a "

@@ -35,6 +35,7 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
+from covey.runs.terminal.any_encoding import any_encoding
 from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
@@ -371,6 +372,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     # --- a run, from its first step to its end ------------------------------------------------------------------------
 
+    @any_encoding()
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
