@@ -26,7 +26,8 @@ def text_without_encoding(tree: ast.AST) -> list[int]:
         modes = [v.value for v in [*call.args, *given.values()] if isinstance(v, ast.Constant)]
         binary = any(isinstance(m, str) and "b" in m and set(m) <= set("rwxab+") for m in modes)
         opens = name in OPENS and f"{of}.{name}" not in OWN and not binary
-        as_text = "text" in given or "universal_newlines" in given
+        flags = (given.get(name) for name in ("text", "universal_newlines"))
+        as_text = any(isinstance(flag, ast.Constant) and flag.value is True for flag in flags)
         if (opens or as_text or name == "TextIOWrapper") and "encoding" not in given:
             found.append(call.lineno)
     return found
