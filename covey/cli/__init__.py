@@ -22,6 +22,7 @@ from covey.runs.terminal.any_encoding import any_encoding
 
 VERBS = {
     "quickstart": "watch the bundled policy learn, on a laptop, in three minutes",
+    "recipes": "list the recipes that come along, or print one to start from",
     "plan": "show what a recipe means and what it will need: batches, steps, memory, time",
     "check": "try rewards on a slice of the data before a run: coverage, right answers, attacks, speed",
     "train": "train a policy as a recipe says it",
