@@ -13,7 +13,7 @@ POLICY, REWARD_MODEL = str(ASSETS / "policy"), str(ASSETS / "reward_model")
 
 def recipes() -> dict[str, Path]:
     """Return the file of every bundled recipe by its name."""
-    return {path.stem: path for path in sorted((Path(__file__).parent / "bundled").glob("*.yaml"))}
+    return {path.stem: path for path in sorted((Path(__file__).parent / "files").glob("*.yaml"))}
 
 
 def recipe_path(name: str | Path) -> Path:

@@ -116,7 +116,11 @@ class Recipe:
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            bundled = "" if file.suffix in SUFFIXES else f"{nearest(str(path), recipes())} `covey recipes` lists those that come along."
+            bundled = (
+                ""
+                if file.suffix in SUFFIXES
+                else f"{nearest(str(path), recipes())} `covey recipes` lists those that come along."
+            )
             raise ConfigError(f"The recipe {path} cannot be read: {error}.{bundled}") from error
         return cls(read_yaml(text, str(file)), file.stem, overrides, values)
 

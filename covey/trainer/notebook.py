@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.utils.notebook import NotebookTrainingTracker
+
+if TYPE_CHECKING:
+    from transformers.utils.notebook import NotebookTrainingTracker
 
 COLUMNS = {
     "Reward": "reward",
@@ -27,6 +30,8 @@ class NotebookTable(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
+        from transformers.utils.notebook import NotebookTrainingTracker  # needs IPython
+
         self.table = NotebookTrainingTracker(state.max_steps, ["Step"])  # others are added as they come
 
     def on_step_end(

@@ -110,6 +110,8 @@ class RunLog:
         folder, rewards = Path(self.args.output_dir), list(self.rewards)
         name = self.args.run_name or folder.name
         text = f"Plan\n{self.plan}\n"
+        if note := self.facts.get("threads", {}).get("note"):
+            text += f"\n{note}\n"
         if self.args.record:
             text += f"\nThe record is in {folder / schema.FOLDER}: covey watch {folder}, report {folder}, doctor {folder}.\n"
         is_live = self.settings["display"] == "live"

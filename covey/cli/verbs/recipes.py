@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
         width = max(map(len, found))
         print("\n".join(f"{name:<{width}}  {header(path)}" for name, path in found.items()))
     elif args.name not in found:
-        raise ConfigError(f"There is no recipe {args.name!r}.{nearest(args.name, found)} There are {', '.join(found)}.")
+        raise ConfigError(
+            f"There is no recipe {args.name!r}.{nearest(args.name, found)} There are {', '.join(found)}."
+        )
     else:
         print(found[args.name].read_text(encoding="utf-8"), end="")
     return 0
