@@ -1,4 +1,4 @@
-"""What comes along with the package under a name: recipes, the policy and the reward model."""
+"""Recipes, policy and reward model that the package brings, by name."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def recipe_path(name: str | Path) -> Path:
 
 
 def header(path: Path) -> str:
-    """Return what a recipe is for: the first sentence of its head."""
+    """Return the first sentence of a recipe: its purpose."""
     first = path.read_text(encoding="utf-8").splitlines()[0]
     return first.removeprefix("# ").rstrip(".")
