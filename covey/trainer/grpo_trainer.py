@@ -36,11 +36,13 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
+from covey.models.fitness import unknown_ids
 from covey.runs.terminal.any_encoding import any_encoding
 from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
+from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
@@ -141,10 +143,12 @@ class GRPOTrainer(CheckpointedTrainer):
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
+        check_best_metric(args, rewards, eval_dataset, compute_metrics is not None)
         checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
-        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
+        unknown = unknown_ids(tokenizer, policy, ending)
+        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
         self.plan = self.prompts.plan

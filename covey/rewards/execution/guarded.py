@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from covey.errors import RewardError
+from covey.foreign import without_secrets
 from covey.rewards.batch import CallCounts, Notes, RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.execution.executors import executor_of
@@ -76,7 +77,7 @@ def _fault_score(reward: Reward, concerned: RewardBatch, counts: CallCounts, err
         counts.num_timeouts += 1
     else:
         counts.num_errors += 1
-    text = f"{type(error).__name__}: {error}"[:500]
+    text = without_secrets(f"{type(error).__name__}: {error}"[:5_000])[:500]
     if on_error == "missing":
         return Score(None, "failed", text)
     return Score(0.0 if on_error == "zero" else float(on_error), error=text)

@@ -33,7 +33,10 @@ _lock = threading.Lock()
 
 
 def call_in_sandbox(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
-    """Call a reward's source in a locked process, with the whole batch; or sample by sample."""
+    """Call a reward's source in a locked process, with the whole batch; or sample by sample.
+
+    Each call has a process of its own: a completion that takes it over gains nothing beyond its batch, or beyond itself.
+    """
     with _lock:
         owner, session = _sessions.get(reward, (0, None))
         if session is None or owner != os.getpid():
@@ -61,6 +64,8 @@ def _call(session: Session, reward: Reward, batch: RewardBatch, notes: Notes, se
         if failure.verdict.status == "timeout":
             raise CallTimeout(f"killed: {failure.verdict.detail}") from None
         raise CallLost(str(failure)) from None
+    finally:
+        session.close()
 
 
 def source_of(reward: Reward) -> str:
