@@ -33,11 +33,11 @@ def test_all_weights_move_and_the_sampler_agrees(family, tmp_path):
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     trainer = trained(model, tmp_path)
     assert gap_of(trainer) < 1e-4
-    still = {name for name, p in model.named_parameters() if torch.equal(p.detach(), before[name])}
-    unused = {
-        name for name in still if any(word in name for word in ("experts", "e_score_correction", "sinks"))
-    }
-    assert still <= unused, still - unused
+    matrices = {n: p.detach() for n, p in model.named_parameters() if p.ndim > 1}
+    # Experts may get no token; decays, whose gradients are tiny, may stay by rounding.
+    excused = ("experts", "A_log", "conv", "slope")
+    still = {n for n, p in matrices.items() if torch.equal(p, before[n]) and not any(w in n for w in excused)}
+    assert still == set()
 
 
 @pytest.mark.parametrize("family", ["lfm2", "jamba"])
