@@ -29,6 +29,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import PredictionOutput, TrainOutput
 
@@ -38,6 +39,7 @@ from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.models.fitness import unknown_ids
 from covey.plan import Plan
+from covey.runs.terminal.any_encoding import any_encoding
 from covey.sample.engine import Engine, in_order
 from covey.sample.given_data import as_eval_dataset, is_map_style, readable
 from covey.score.dynamic_sampling import DynamicSampling
@@ -209,10 +211,13 @@ class GRPOTrainer(CheckpointedTrainer):
         self.settings.heed(self)
 
     def _add_callbacks(self) -> None:
-        """Add what stops, closes and records a run, in this order; a live display takes the place of progress bars."""
-        if self.run_log.settings["display"] == "live":
-            self.remove_callback(ProgressCallback)
-            self.remove_callback(PrinterCallback)
+        """Add what stops, closes and records a run, in this order; Covey's display takes the place of transformers' own."""
+        for printer in (DEFAULT_PROGRESS_CALLBACK, ProgressCallback, PrinterCallback):
+            self.remove_callback(printer)
+        if self.run_log.settings["display"] == "notebook" and self.is_world_process_zero():
+            from covey.trainer.notebook import NotebookTable
+
+            self.add_callback(NotebookTable())
         signals = StopSignals(self.is_world_process_zero(), self.args.world_size > 1)
         self.stop = StopAfterStep(signals, gather)
         for callback in (self.stop, EndOfEpoch(), _RunCallback(self)):
@@ -468,6 +473,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     # --- a run, from its first step to its end ------------------------------------------------------------------------
 
+    @any_encoding()
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
@@ -557,6 +563,7 @@ class GRPOTrainer(CheckpointedTrainer):
                 tail["num_tokens"] = self.state.num_input_tokens_seen
             logs |= {**tail, **self.run_log.reduce_run()}
         super().log(logs, start_time)
+        self.run_log.show_log(logs, self.state.global_step)
         if "loss" in logs:
             self.run_log.show_completions(self.callback_handler.callbacks)
 

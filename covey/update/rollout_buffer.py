@@ -56,7 +56,7 @@ class RolloutBuffer:
         tensors = [{n: v.cpu() for n, v in f.items() if isinstance(v, Tensor)} for f in fields]
         torch.save(tensors, path.with_suffix(".pt"))
         state = {"iterations": self.iterations, "position": self.position, "batches": texts}
-        path.with_suffix(".json").write_text(json.dumps(state))
+        path.with_suffix(".json").write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, path: Path, position: int) -> None:
         """Continue the rollout that was saved to `path`, of which `position` micro-batches had been handed out.
@@ -72,7 +72,7 @@ class RolloutBuffer:
                 "written by another number of processes or by another program. Resume from another checkpoint."
             )
         try:
-            state = json.loads(path.with_suffix(".json").read_text())
+            state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             batches = _batches(state["batches"], torch.load(path.with_suffix(".pt"), weights_only=True))
             written = int(state["position"]), int(state["iterations"])
         except (

@@ -71,7 +71,7 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         "settings": dict(state.settings),
         "dataset": state.dataset,
     }
-    (folder / f"run{rank}.json").write_text(json.dumps(run))
+    (folder / f"run{rank}.json").write_text(json.dumps(run), encoding="utf-8")
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
     if state.reference is not None and state.reference.sharded:
         torch.save(state.reference.state(), folder / f"reference{rank}.pt")
@@ -87,7 +87,9 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, 
     """
     folder = Path(checkpoint) / "covey"
     file = folder / f"run{rank}.json"
-    run = json.loads(file.read_text()) if file.exists() else {}  # none is left by another number of processes
+    run = (
+        json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    )  # none is left by another number of processes
     check_settings(run, state, (folder / f"rank{rank}.json").exists())
     state.rollout.load(folder / f"rank{rank}", state.position)
     for name, ledger in state.ledgers.items():
