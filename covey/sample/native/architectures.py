@@ -186,7 +186,7 @@ def _trained_length(config: Any, rope: dict[str, Any]) -> int:
 
 def _layer_forms(inner: Any, family: Family) -> Iterator[LayerForm]:
     config = inner.config
-    kinds = getattr(config, "layer_types", None)
+    kinds: Any = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None) if kinds or family.has_windows else None
     for number, layer in enumerate(inner.model.layers[: config.num_hidden_layers]):
         its_window = int(window) if window and (not kinds or kinds[number] == "sliding_attention") else None

@@ -82,8 +82,8 @@ class Graphs:
         graph.tokens.copy_(tokens)
         graph.step.offsets.copy_(step.offsets)
         graph.step.positions.copy_(step.positions)
-        for window, masks in step.masks.items():
-            for static, mask in zip(graph.step.masks[window].own, masks.own, strict=True):
+        for window, its_masks in step.masks.items():
+            for static, mask in zip(graph.step.masks[window].own, its_masks.own, strict=True):
                 assert static is not None and mask is not None
                 static.copy_(mask)
         graph.replay()

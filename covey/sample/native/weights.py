@@ -43,7 +43,7 @@ class Layer:
     after_mlp: Norm | None
 
 
-Part = Tensor | Layer | Norm | Projection
+Part = Tensor | Layer | Norm | Projection | None
 """Embedding, a layer, the last norm or the head."""
 
 
@@ -230,9 +230,11 @@ class _WeightReader:
         return projection(ordered(weight), None if bias is None else ordered(bias), self.dtype, self.may_pack)
 
     def mlp(self, module: Any) -> FeedForward | ClampedFeedForward | Experts:
-        """Return the feed-forward part, from the names that its matrices have."""
-        if hasattr(module, "experts"):
-            return self.experts(module)
+        """Return the feed-forward part: one network, or experts."""
+        return self.experts(module) if hasattr(module, "experts") else self.network(module)
+
+    def network(self, module: Any) -> FeedForward:
+        """Return one feed-forward network, from the names that its matrices have."""
         activation = next(
             getattr(module, n) for n in ("act_fn", "activation_fn", "act") if hasattr(module, n)
         )
@@ -256,7 +258,7 @@ class _WeightReader:
             chosen=router.top_k,
             # A soft-max over the scores of the chosen ones alone is the same (gpt-oss).
             adds_up_to_one=getattr(router, "norm_topk_prob", True),
-            shared=self.mlp(module.shared_expert) if has_shared else None,
+            shared=self.network(module.shared_expert) if has_shared else None,
             shared_gate=self.single(module.shared_expert_gate) if has_shared else None,
         )
 
@@ -265,18 +267,18 @@ class _WeightReader:
         gate_up, down = whole(experts.gate_up_proj), whole(experts.down_proj)
         for number in range(len(gate_up)):
             if not hasattr(experts, "limit"):
-                matrices = (projection(w[number], None, self.dtype, self.may_pack) for w in (gate_up, down))
-                yield FeedForward(*matrices, experts.act_fn)
+                upper, lower = (projection(w[number], None, self.dtype, self.may_pack) for w in (gate_up, down))
+                yield FeedForward(upper, lower, experts.act_fn)
                 continue
             # gpt-oss: transposed, gate and up alternate, with biases.
-            (upper, offset), (lower, last) = (
+            (wide, offset), (narrow, last) = (
                 (weight[number].T, whole(bias)[number])
                 for weight, bias in ((gate_up, experts.gate_up_proj_bias), (down, experts.down_proj_bias))
             )
-            upper, offset = (torch.cat([x[::2], x[1::2]]) for x in (upper, offset))
+            wide, offset = (torch.cat([x[::2], x[1::2]]) for x in (wide, offset))
             yield ClampedFeedForward(
-                projection(upper, offset, self.dtype, self.may_pack),
-                projection(lower.contiguous(), last, self.dtype, self.may_pack),
+                projection(wide, offset, self.dtype, self.may_pack),
+                projection(narrow.contiguous(), last, self.dtype, self.may_pack),
                 float(experts.alpha),
                 float(experts.limit),
             )
