@@ -19,12 +19,17 @@ ours are `assert`.
 import sys
 import warnings
 
+from covey.foreign import fit
+
 PASSED_OVER = frozenset({"covey", "transformers", "accelerate", "torch", "peft", "contextlib", "threading"})
 """Packages that call one another between a user's script and a warning of Covey's."""
 
 
 class CoveyError(Exception):
-    """Base class of every error that Covey raises on purpose."""
+    """Base class of every error that Covey raises on purpose. Its text may quote completions, so it is made fit for a terminal."""
+
+    def __str__(self) -> str:
+        return fit(super().__str__(), 20_000)
 
 
 class ConfigError(CoveyError, ValueError):
@@ -68,4 +73,4 @@ def warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in PASSED_OVER:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, CoveyWarning, stacklevel=level)
+    warnings.warn(fit(message), CoveyWarning, stacklevel=level)

@@ -64,9 +64,8 @@ def over_prompt(
         Results, shape (prompts · heads, queries, head_dim), and the log-sum-exp of their scores, shape (prompts · heads,
         queries), float32.
     """
-    scores = form.scores(
-        torch.bmm(queries, keys.transpose(1, 2))
-    ).float()  # (prompts · heads, queries, tokens)
+    # (prompts · heads, queries, tokens)
+    scores = form.scores(torch.bmm(queries, keys.transpose(1, 2))).float()
     if mask is not None:
         scores.unflatten(0, (len(mask), -1)).add_(mask)
     weights = torch.softmax(scores, -1)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import set_seed
 
 from covey.errors import LoadingError
+from covey.models.fitness import embedded_tokens
 from covey.models.loading import is_absent, load_policy, not_loaded, resolved_dtype
 
 if TYPE_CHECKING:
@@ -24,9 +27,9 @@ def with_adapter(policy: nn.Module, peft_config: PeftConfig | None, seed: int) -
     """Return the policy inside a fresh adapter, its own weights frozen; as it is where there is no `peft_config`.
 
     Raises:
-        LoadingError: it has an adapter already, or the adapter does not fit, or it learns prompts, fresh or not.
+        LoadingError: it has an adapter already, or the adapter does not fit, or needs help, fresh or not.
     """
-    refuse_learned_prompts((getattr(policy, "peft_config", None) or {}).values())
+    refuse_helpless((getattr(policy, "peft_config", None) or {}).values())
     if peft_config is None:
         return policy
     from peft import PeftConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
@@ -36,7 +39,7 @@ def with_adapter(policy: nn.Module, peft_config: PeftConfig | None, seed: int) -
             f"peft_config is {peft_config!r}; it must be a PeftConfig, such as peft.LoraConfig(r=16, "
             "target_modules='all-linear')."
         )
-    refuse_learned_prompts([peft_config])
+    refuse_helpless([peft_config], are_fresh=True)
     if isinstance(policy, PeftModel):
         raise LoadingError(
             "The model is a PeftModel already, and peft_config asks for another adapter. Pass one of the two, or merge the "
@@ -48,26 +51,46 @@ def with_adapter(policy: nn.Module, peft_config: PeftConfig | None, seed: int) -
     try:
         with without_retired_name():
             return get_peft_model(policy, peft_config)
-    except ValueError as error:
+    except Exception as error:  # peft raises whatever the model's modules do
         raise LoadingError(
             f"The adapter does not fit {type(policy).__name__}: {error} Name the modules, or use "
             "lora_target_modules='all-linear'."
         ) from error
 
 
-def refuse_learned_prompts(adapters: Iterable[PeftConfig]) -> None:
-    """Refuse adapters that put virtual tokens before every row: positions would be counted without them.
+NEED_HELP = {
+    "ADALORA": "spreads its ranks during training, by importance that the trainer would have to measure after each step",
+    "XLORA": "mixes adapters that are trained already, by a pass of its own before each pass",
+    "POLY": "wants the number of a task with each row",
+}
+"""Kinds of adapters that train as they should only where the trainer helps them, and with what."""
+
+VIRTUAL = "puts virtual tokens before every prompt, and Covey's log-probabilities do not know of them"
+USE = "Use an adapter of the weights: LoRA or one of its kin (DoRA, rsLoRA, LoHa, OFT, IA3)."
+
+NEED_DATA = ("eva", "corda", "lora_ga")
+"""Ways to start an adapter that look at data first."""
+
+
+def refuse_helpless(adapters: Iterable[PeftConfig], are_fresh: bool = False) -> None:
+    """Refuse adapters that need more than a forward and a backward pass: they would train as something else, silently.
+
+    Args:
+        are_fresh: they are put around the policy now.
 
     Raises:
-        LoadingError: one of them learns prompts.
+        LoadingError: one of them learns prompts, needs the trainer's help, or data before it starts.
     """
     for adapter in adapters:
-        if getattr(adapter, "is_prompt_learning", False):
-            kind = getattr(adapter.peft_type, "value", adapter.peft_type)
+        kind, name = str(getattr(adapter.peft_type, "value", adapter.peft_type)), type(adapter).__name__
+        start = str(getattr(adapter, "init_lora_weights", "")).lower()
+        does = VIRTUAL if getattr(adapter, "is_prompt_learning", False) else NEED_HELP.get(kind)
+        if does:
+            raise LoadingError(f"The adapter is a {name} ({kind}): it {does}. {USE}")
+        if are_fresh and start in NEED_DATA:
             raise LoadingError(
-                f"The adapter is a {type(adapter).__name__} ({kind}): it puts virtual tokens before every prompt, and Covey's "
-                "log-probabilities do not know of them. Use an adapter of the weights: LoRA or one of its kin (DoRA, rsLoRA, "
-                "LoHa, OFT, IA3)."
+                f"The adapter starts with init_lora_weights={start!r}, which looks at data before training. Make it with peft's own "
+                "function for that, and pass the PeftModel in place of peft_config; or choose True, 'pissa' or 'gaussian'."
             )
 
 
@@ -82,7 +105,7 @@ def load_adapter(
         init_kwargs: arguments for loading the base model.
 
     Raises:
-        LoadingError: there is no adapter, it learns prompts, or its base model cannot be loaded.
+        LoadingError: there is no adapter, it needs help (see `refuse_helpless`), or its base cannot be loaded or does not fit.
     """
     from peft import PeftConfig, PeftModel
 
@@ -92,15 +115,38 @@ def load_adapter(
         if is_absent(folder):
             raise not_loaded("adapter", folder, error) from error
         raise LoadingError(f"{folder} holds no adapter: {error}") from error
-    refuse_learned_prompts([config])
+    refuse_helpless([config])
     name = base or config.base_model_name_or_path
     if not name:
         raise LoadingError(
             f"The adapter in {folder} does not say which model it belongs to. Name its base model."
         )
     policy: Any = load_policy(name, init_kwargs)
-    with without_retired_name():
-        return PeftModel.from_pretrained(policy, folder)
+    rows, had = embedding_rows(folder), embedded_tokens(policy)
+    if rows > had:  # the adapter was trained with tokens that its base does not have
+        policy.resize_token_embeddings(rows, mean_resizing=False)
+    try:
+        with without_retired_name():
+            return PeftModel.from_pretrained(policy, folder)
+    except Exception as error:  # whatever a loader raises, the two do not fit
+        sizes = f" Its embedding has {rows} rows, and that of the base {had}." if rows and rows != had else ""
+        raise LoadingError(
+            f"The adapter in {folder} does not fit its base {name}: {str(error)[:500]}{sizes} Name the base that it was trained on."
+        ) from error
+
+
+def embedding_rows(folder: str) -> int:
+    """Return the rows of the embedding that was saved with an adapter; 0 where none was."""
+    path = os.path.join(folder, "adapter_model.safetensors")
+    if not os.path.isfile(path):
+        return 0
+    with safe_open(path, "pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    words = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings")
+    whole = [
+        s[0] for n, s in shapes.items() if len(s) == 2 and "lora_" not in n and any(w in n for w in words)
+    ]
+    return max(whole, default=0)
 
 
 def merge_adapter(

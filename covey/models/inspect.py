@@ -3,20 +3,79 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import torch
 from torch import nn
 
+PLAIN_LAYERS = frozenset(
+    ("attention", "full_attention", "sliding_attention", "chunked_attention", "mlp", "moe", "dense", "sparse")
+)
+"""Kinds of layers, as configs name them, in which a token meets others by attention to single keys and values, or not at all."""
+
+MIXERS = re.compile(
+    "Mamba|Mixer|Conv(?!1D)|Recurrent|RNN|LSTM|Rwkv|Delta|Lightning|Linear.*Attention|SSM|Hyena|Indexer|Compress|Shift"
+)
+"""Names of classes in which a token meets others some other way. GPT-2's Conv1D is a linear layer."""
+
+OTHER_SENSES = re.compile("vision|visual|image|audio|projector")
+"""Names of modules that read no text."""
+
 
 def innermost(model: nn.Module) -> nn.Module:
-    """Return the causal model inside training wrappers and adapters."""
+    """Return the causal model inside compiled modules, training wrappers and adapters, whatever their order."""
     current: Any = model
-    while not hasattr(current, "config") and hasattr(current, "module"):
-        current = current.module
-    base = getattr(current, "get_base_model", None)
-    inner: nn.Module = base() if callable(base) else current
-    return inner
+    while True:
+        parts, base = getattr(current, "_modules", {}), getattr(current, "get_base_model", None)
+        if "_orig_mod" in parts:  # before anything else: a compiled module answers for the one inside
+            current = parts["_orig_mod"]
+        elif callable(base):
+            current = base()
+        elif not hasattr(current, "config") and hasattr(current, "module"):
+            current = current.module
+        else:
+            inner: nn.Module = current
+            return inner
+
+
+def text_config(model: nn.Module) -> Any:
+    """Return the part of a model's config that describes the decoder of text; None where it has no config."""
+    config: Any = getattr(innermost(model), "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Return the model that `torch.compile` has wrapped, or the model itself."""
+    inner = getattr(model, "_modules", {}).get("_orig_mod")
+    return model if inner is None else inner
+
+
+def other_mixers(model: nn.Module) -> list[str]:
+    """Return what in a model joins tokens other than by attention: recurrent states, convolutions, indices; empty for none.
+
+    Asked of the architecture, because numbers do not tell: a state that leaks is small in a fresh model and grows in training.
+    """
+    causal: Any = innermost(model)
+    text = text_config(causal)
+    found = {kind for kind in getattr(text, "layer_types", None) or () if kind not in PLAIN_LAYERS}
+    for path, module in causal.named_modules():
+        name = type(module).__name__
+        is_one = isinstance(module, nn.modules.conv._ConvNd | nn.RNNBase) or MIXERS.search(name)
+        if is_one and not OTHER_SENSES.search(path):
+            found.add(name)
+    if not found and getattr(causal, "_is_stateful", False):
+        found.add("a state")
+    return sorted(found)
+
+
+def balancing_coef(model: nn.Module, given: float | None) -> float:
+    """Return what the loss that balances a mixture's experts weighs: as given, or as the config asks; 0 without experts."""
+    text = text_config(model)
+    own = getattr(text, "router_aux_loss_coef", None)
+    if own is None or not hasattr(text, "output_router_logits"):
+        return 0.0
+    return float(given if given is not None else own if text.output_router_logits else 0.0)
 
 
 def accepted_arguments(model: nn.Module) -> set[str]:
@@ -26,8 +85,7 @@ def accepted_arguments(model: nn.Module) -> set[str]:
 
 def context_length(model: nn.Module) -> int | None:
     """Return the number of positions that the model was made for; None where it does not say."""
-    config: Any = getattr(innermost(model), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config(model)
     length = getattr(text, "max_position_embeddings", None)
     return int(length) if isinstance(length, int) and length > 0 else None
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from covey.config import ModelConfig
 from covey.config.hardware import has_cuda, has_package, use_instead
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Package of each kind of flash attention."""
+
+
+MOST_WORDS = 800
+"""Letters of a foreign message that are passed on."""
 
 
 def is_absent(name: str) -> bool:
@@ -42,7 +46,9 @@ def not_loaded(what: str, name: str, error: Exception) -> LoadingError:
         name: as it was given: a folder, or the name of a repository.
         error: what the loader raised.
     """
-    reason = str(error)
+    reason = f"{type(error).__name__}: {error}" if not isinstance(error, OSError | ValueError) else str(error)
+    if len(reason) > MOST_WORDS:  # transformers names all classes that it has
+        reason = f"{reason[: MOST_WORDS // 2]} ... {reason[-MOST_WORDS // 4 :]}"
     if is_absent(name):
         there = "it is a file" if os.path.isfile(name) else "there is no such folder"
         reason = (
@@ -82,11 +88,62 @@ def load_policy(
     if trust_remote_code:
         kwargs["trust_remote_code"] = True
     kwargs = model_kwargs(kwargs, strict_hardware)
+    return load_causal(name, kwargs)
+
+
+def load_causal(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+    """Return the causal model in a folder, every weight of it read from there.
+
+    Raises:
+        LoadingError: it is none, cannot be read, or lacks weights.
+    """
+    stored_as = checked_config(name, kwargs)
     try:
-        loaded: nn.Module = AutoModelForCausalLM.from_pretrained(name, **kwargs)
-    except (OSError, ValueError) as error:
-        raise not_loaded("policy", name, error) from error
-    return loaded
+        found: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **kwargs)
+    except Exception as error:  # whatever a loader raises, the policy cannot be loaded
+        if not stored_as:
+            raise not_loaded("policy", name, error) from error
+        raise LoadingError(
+            f"The policy {name!r} is stored quantised ({stored_as}), and cannot be loaded: {str(error)[:MOST_WORDS]} Besides "
+            "the package for this format it needs a GPU. Take the model that is not quantised; quantization_config quantises it."
+        ) from error
+    policy: nn.Module = found[0]
+    made_up = sorted(found[1].get("missing_keys", ()))
+    if made_up:
+        more = f" and {len(made_up) - 8} more" if len(made_up) > 8 else ""
+        raise LoadingError(
+            f"The policy {name!r} has no weights for {', '.join(made_up[:8])}{more}: they would be random. Give a folder with all "
+            f"weights of a {type(policy).__name__}, or load the model yourself and pass the module."
+        )
+    return policy
+
+
+def checked_config(name: str, kwargs: Mapping[str, Any]) -> str:
+    """Return how the weights of a policy are quantised, as its config says; empty where they are not.
+
+    Raises:
+        LoadingError: it is an encoder-decoder, or of a family without a causal model.
+    """
+    asked = {k: v for k, v in kwargs.items() if k in ("revision", "trust_remote_code", "subfolder", "token")}
+    try:
+        config: Any = kwargs.get("config") or AutoConfig.from_pretrained(name, **asked)
+    except (OSError, ValueError, ImportError):  # the loader's own error says more
+        return ""
+    is_known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or "auto_map" in vars(config)
+    if getattr(config, "is_encoder_decoder", False) or not is_known:
+        raise LoadingError(
+            f"The policy {name!r} cannot be loaded: its config is of the kind {config.model_type!r}, which is no causal language "
+            "model: the policy must read its prompt and go on with it (a decoder, such as Llama, Qwen or Mamba)."
+        )
+    stored = getattr(config, "quantization_config", None)
+    return quantisation(stored) if stored else ""
+
+
+def quantisation(stored: Any) -> str:
+    """Return in words how weights are stored, such as "gptq, 4 bits"."""
+    words: dict[str, Any] = stored if isinstance(stored, dict) else stored.to_dict()
+    bits = words.get("bits") or (4 if words.get("load_in_4bit") else 8 if words.get("load_in_8bit") else None)
+    return f"{words.get('quant_method', 'bitsandbytes')}" + (f", {bits} bits" if bits else "")
 
 
 def model_kwargs(given: Mapping[str, object], strict_hardware: bool = False) -> dict[str, object]:
@@ -138,17 +195,13 @@ def load_tokenizer(
         LoadingError: a module that does not say where its tokenizer is, or there is none.
     """
     if processing_class is not None:
-        given: Any = processing_class
-        tokenizer: PreTrainedTokenizerBase = getattr(given, "tokenizer", given)
-        return tokenizer
+        return cast("PreTrainedTokenizerBase", getattr(processing_class, "tokenizer", processing_class))
     name = model_name(model)
     if not name:
-        raise LoadingError(
-            "The model does not say where it came from. Pass its tokenizer as processing_class."
-        )
+        raise LoadingError("The model does not say where it came from. Pass processing_class, its tokenizer.")
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever a loader raises, the tokenizer cannot be loaded
         raise not_loaded("tokenizer of", name, error) from error
 
 
@@ -180,16 +233,3 @@ def switch_off_dropout(model: nn.Module) -> None:
         for name, value in vars(module).items():
             if "dropout" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-def check_causal(model: nn.Module) -> None:
-    """Refuse a model that cannot be sampled from.
-
-    Raises:
-        LoadingError: the model has no head over the vocabulary.
-    """
-    if not hasattr(model, "generation_config") and not hasattr(model, "get_base_model"):
-        raise LoadingError(
-            f"{type(model).__name__} cannot be sampled from. The policy must be a causal language model: its name, a folder, "
-            "an AutoModelForCausalLM, or a PeftModel around one."
-        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import DatasetError
 from covey.sample.chat import encode_prompt, leading_bos
-from covey.types import Message, Overlong, Prompt, PromptContent
+from covey.types import TEMPLATE_ARGUMENTS, Message, Overlong, Prompt, PromptContent
 
 if TYPE_CHECKING:
     from covey.sample.chat import Tokenizer
@@ -47,7 +47,7 @@ class PromptReader:
         Raises:
             DatasetError: no usable prompt in the row, or one that is too long and may not be cut.
         """
-        content, template = checked_content(row, number), self._template(row)
+        content, template = checked_content(row, number), self._template(row, number)
         ids = encode_prompt(self.tokenizer, content, template)
         if not ids:
             raise DatasetError(
@@ -65,14 +65,23 @@ class PromptReader:
         """
         if self.max_length is None or self.overlong == "truncate":
             return True
-        length = len(encode_prompt(self.tokenizer, checked_content(row, number), self._template(row)))
+        length = len(encode_prompt(self.tokenizer, checked_content(row, number), self._template(row, number)))
         if length > self.max_length and self.overlong == "error":
             raise self._too_long(number, length)
         return length <= self.max_length
 
-    def _template(self, row: Mapping[str, object]) -> dict[str, object]:
-        own: Any = row.get(TEMPLATE_COLUMN)
-        return {**self.template, **(own or {})}
+    def _template(self, row: Mapping[str, object], number: int) -> dict[str, object]:
+        """Return the arguments of the row's chat template; an empty list of tools is none."""
+        own: Any = row.get(TEMPLATE_COLUMN) or {}
+        taken = sorted(TEMPLATE_ARGUMENTS & set(own)) if isinstance(own, Mapping) else [repr(own)]
+        taken = [name for name in taken if not isinstance(own, Mapping) or own[name] is not None]
+        if taken:
+            raise DatasetError(
+                f"Row {number}: {TEMPLATE_COLUMN!r} has {', '.join(taken)}. It must be a mapping of variables of the chat "
+                "template, without what Covey says to it itself. Leave it out."
+            )
+        template = {**self.template, **own}
+        return template if template.get("tools") else {n: v for n, v in template.items() if n != "tools"}
 
     def _fitted(
         self, content: PromptContent, ids: list[int], template: Mapping[str, object], number: int

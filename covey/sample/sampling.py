@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -56,6 +57,8 @@ class Sampling:
     """Ids that are never drawn."""
     padding_id: int | None = None
     """The padding token, where it is no end token: never drawn, so that ids hold no padding."""
+    unknown_ids: tuple[int, ...] = ()
+    """Ids that the tokenizer has no token for, as embeddings may be larger: never drawn."""
     begin_suppress_tokens: tuple[int, ...] = ()
     """Ids that are not drawn as the first token."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
@@ -95,6 +98,13 @@ class Sampling:
             )
 
     @property
+    def never_drawn(self) -> set[int]:
+        """Ids that are drawn nowhere in a completion."""
+        padding = () if self.padding_id is None else (self.padding_id,)
+        singles = (word[0] for word in self.bad_words_ids if len(word) == 1)
+        return {*self.suppress_tokens, *self.unknown_ids, *padding, *singles}
+
+    @property
     def is_truncated(self) -> bool:
         """Whether some tokens cannot be drawn although the policy gives them probability (top-k, top-p, min-p)."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
@@ -108,6 +118,7 @@ class Sampling:
             or self.min_new_tokens
             or self.suppress_tokens
             or self.padding_id is not None
+            or self.unknown_ids
             or self.begin_suppress_tokens
             or self.bad_words_ids
             or self.no_repeat_ngram_size
@@ -129,7 +140,10 @@ class GenerationOptions:
 
 
 def generation_options(
-    given: Mapping[str, object] | None, own: Mapping[str, float | None], setting: str = "generation_kwargs"
+    given: Mapping[str, object] | None,
+    own: Mapping[str, float | None],
+    setting: str = "generation_kwargs",
+    decided: Mapping[str, object] | None = None,
 ) -> GenerationOptions:
     """Read `generation_kwargs`.
 
@@ -137,6 +151,7 @@ def generation_options(
         given: the user's options.
         own: values of GRPOConfig's own sampling fields, by field name; a different value in `given` is a conflict.
         setting: name of the options in errors.
+        decided: values of this run for options that GRPO decides itself; the same value in `given` changes nothing.
 
     Raises:
         ConfigError: an unknown option, one that GRPO decides itself, or one that contradicts a field.
@@ -154,15 +169,15 @@ def generation_options(
                     f"{ours}={value!r}."
                 )
         elif name in FIXED:
-            if value != FIXED[name]:
+            if value not in (FIXED[name], (decided or {}).get(name)):
                 raise ConfigError(
                     f"{setting} sets {name}={value!r}, which GRPO decides itself. Leave it out."
                 )
         else:
-            raise ConfigError(
-                f"{setting} has {name!r}, which the sampler does not know. It takes {', '.join(sorted(known))}; "
-                f"{', '.join(sorted(set(OWN_NAMES.values())))} are fields of GRPOConfig."
-            )
+            close = difflib.get_close_matches(name, [*known, *OWN_NAMES], n=1)
+            takes = f"It takes {', '.join(sorted(known))}; {', '.join(sorted(set(OWN_NAMES.values())))} are fields of GRPOConfig."
+            hint = f"Did you mean {close[0]!r}?" if close else takes
+            raise ConfigError(f"{setting} has {name!r}, which the sampler does not know. {hint}")
     return GenerationOptions(**options)
 
 

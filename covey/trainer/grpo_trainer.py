@@ -35,14 +35,17 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
+from covey.models.fitness import unknown_ids
 from covey.sample.engine import Engine, in_order
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
+from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
+from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
 from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
@@ -138,11 +141,14 @@ class GRPOTrainer(CheckpointedTrainer):
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
+        check_compute_metrics(compute_metrics)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
+        check_best_metric(args, rewards, eval_dataset, compute_metrics is not None)
         checks.check_columns(rewards, train_dataset, eval_dataset)
         checks.check_prompts(train_dataset, eval_dataset)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
-        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id)
+        unknown = unknown_ids(tokenizer, policy, ending)
+        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
         self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
         self.plan = self.prompts.plan
@@ -358,14 +364,17 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.engine.sleep()
         # `compute_metrics` and callbacks on every process look at the whole evaluation.
-        metrics, groups = joined(gather((sums, own)), self.args.task_column, cast(Any, self.compute_metrics))
-        seconds = time.perf_counter() - start
-        count = sum(len(s.totals) for s in groups)
-        metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
-        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
-        name = prefix.removeprefix("eval").removeprefix("_") or "eval"
-        self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
-        self.log(named)
+        metrics, groups = joined(gather((sums, own)), self.args.task_column)
+        try:
+            metrics |= more_numbers(cast(Any, self.compute_metrics), groups, metrics.keys(), prefix)
+        finally:  # Covey's own numbers are not lost where the user's fail
+            seconds = time.perf_counter() - start
+            count = sum(len(s.totals) for s in groups)
+            metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
+            named = {f"{prefix}_{name}": value for name, value in metrics.items()}
+            name = prefix.removeprefix("eval").removeprefix("_") or "eval"
+            self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
+            self.log(named)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         return named
 

@@ -17,8 +17,8 @@ from covey.config import GRPOConfig, ModelConfig
 from covey.config.choices import LOSS_TYPES
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
-from covey.models import adapters, loading
-from covey.models.inspect import context_length
+from covey.models import adapters, fitness, loading
+from covey.models.inspect import balancing_coef, context_length
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -131,7 +131,8 @@ def load_policy_and_tokenizer(
         quantization_config=source.quantization_config,
         strict_hardware=args.strict_hardware,
     )
-    loading.check_causal(policy)
+    fitness.check_causal(policy)
+    fitness.check_tokenizer(tokenizer, policy)
     policy = adapters.with_adapter(policy, source.peft_config, args.seed)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
@@ -200,17 +201,22 @@ def make_prompts(
     return ShardedPrompts(plan, reader, kept, args.process_index)
 
 
-def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) -> Sampling:
+def make_sampling(
+    args: GRPOConfig, ending: Sequence[int], padding: int | None, unknown: Sequence[int] = ()
+) -> Sampling:
     """Return how training samples.
 
     Args:
         ending: ids that end a completion.
+        unknown: ids that the tokenizer has no token for; they are never drawn.
         padding: the tokenizer's padding id; it is never drawn, unless it ends a completion too.
 
     Raises:
         ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
     """
-    options = generation_options(as_dict(args.generation_kwargs), _own_numbers(args))
+    options = generation_options(
+        as_dict(args.generation_kwargs), _own_numbers(args), decided=_decided(args, padding)
+    )
     return Sampling(
         max_new_tokens=args.max_completion_length,
         temperature=args.temperature,
@@ -221,6 +227,7 @@ def make_sampling(args: GRPOConfig, ending: Sequence[int], padding: int | None) 
         min_new_tokens=options.min_new_tokens,
         suppress_tokens=options.suppress_tokens,
         padding_id=None if padding in ending else padding,
+        unknown_ids=tuple(unknown),
         begin_suppress_tokens=options.begin_suppress_tokens,
         bad_words_ids=options.bad_words_ids,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
@@ -254,7 +261,8 @@ def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
             raise ConfigError(
                 f"eval_generation_kwargs sets {name}={value!r}; it must be a number. Leave it out for training's."
             )
-    options = generation_options(given, _own_numbers(args), "eval_generation_kwargs")
+    decided = _decided(args, training.padding_id)
+    options = generation_options(given, _own_numbers(args), "eval_generation_kwargs", decided)
     changed |= {
         name: value for name, value in vars(options).items() if name in given and name != "eos_token_id"
     }
@@ -264,6 +272,11 @@ def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
         return replace(training, **changed, stop_ids=ending, padding_id=padding)
     except ConfigError as error:
         raise ConfigError(f"eval_generation_kwargs: {error}") from error
+
+
+def _decided(args: GRPOConfig, padding: int | None) -> dict[str, object]:
+    """Return the options of this run that GRPO decides: the same value, given again, changes nothing."""
+    return {"pad_token_id": padding, "num_return_sequences": args.num_generations}
 
 
 def _own_numbers(args: GRPOConfig) -> dict[str, float | None]:
@@ -369,8 +382,15 @@ def make_updater(
         run_log.event("warning", event, present_step())
         run_log.note({"update/out_of_memory": Total(1)})
 
+    aux_coef = balancing_coef(policy, args.router_aux_loss_coef)
     return Updater(
-        forward=Forward(policy, args.temperature),
+        forward=Forward(
+            policy,
+            args.temperature,
+            balances=aux_coef > 0,
+            note_event=lambda event: run_log.event("warning", event, present_step()),
+        ),
+        aux_coef=aux_coef,
         objective=make_objective(args, loss),
         reduction=make_reduction(args),
         selection=make_selection(args, loss),
@@ -436,8 +456,7 @@ def make_loss(args: GRPOConfig) -> Loss:
         case "gmpo":
             return Gmpo(clip)
         case "cispo":
-            assert args.epsilon_high is not None, "checked by GRPOConfig"
-            return Cispo(args.epsilon, args.epsilon_high, args.cispo_bound, level)
+            return Cispo(clip.low, clip.high, args.cispo_bound, level)
         case "sapo":
             return Sapo(args.sapo_temperature_pos, args.sapo_temperature_neg, level)
         case "vespo":

@@ -184,6 +184,8 @@ class RunLog:
             return
         step, groups, _ = self._sampled
         rows = list(completion_rows(step, groups))
+        if self.args.log_unique_prompts:
+            rows = list({str(row["prompt"]): row for row in reversed(rows)}.values())[::-1]
         for text in printed(rows[: self.args.num_completions_to_print or 0], step):
             print(text)
         if self.args.log_completions:

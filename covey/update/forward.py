@@ -1,9 +1,11 @@
 """Model → log-probability and entropy of every completion token.
 
 The fast way packs a group into one row (`packing`), attends over it (`packed_attention`), and takes only the hidden states
-that predict a completion token through the head, in chunks (`logprob_forward`). At first use it is compared with the model's
-own forward pass, row by row; where the two differ, because the architecture does something that packing does not know of,
-the plain way is taken from then on, with one line in the log.
+that predict a completion token through the head, in chunks (`logprob_forward`). It is for models whose tokens meet by attention
+alone. At first use it is compared with the model's own forward pass, row by row, and tokens of one completion are changed,
+which may not move another's numbers at all; the same again at optimizer steps 2, 4, 8, and so on. Where one of these fails,
+because the architecture does something that packing does not know of, the plain way is taken from then on, with one line in
+the log.
 
 Old, new and reference log-probabilities all come from here, at the sampling temperature, with the soft-max in float32.
 """
@@ -11,8 +13,10 @@ Old, new and reference log-probabilities all come from here, at the sampling tem
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from types import MethodType
 from typing import Any
 
@@ -20,7 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from covey.models.inspect import accepted_arguments, innermost
+from covey.errors import ConfigError
+from covey.models.inference_mode import logits_alone
+from covey.models.inspect import accepted_arguments, innermost, other_mixers, text_config
 from covey.update.logprob_forward import LogprobRequest, body_and_head, logprob_forward
 from covey.update.micro_batch import MicroBatch
 from covey.update.packed_attention import packed
@@ -32,6 +38,13 @@ FINE = 1e-3
 """Largest difference of a log-probability between the two ways, in nats, where float32 is computed in."""
 COARSE = 0.03
 """Mean difference in half precision, whose rounding differs with the shape of a batch."""
+ROUTED = 1e-4
+"""What a neighbour may move a log-probability in float32 where tokens are sent to experts: each expert's batch, and so its
+rounding, depends on all of them. Elsewhere nothing may move."""
+
+
+EXPERTS = re.compile("Expert|MoE|MOE|Moe|Router|MoA|8bit")
+"""Names of classes of modules whose result for a token depends on the batch, by rounding."""
 
 
 class Forward:
@@ -41,14 +54,35 @@ class Forward:
         policy: the causal model, before it is wrapped for training.
         temperature: logits are divided by it.
         fast: False takes the plain way always.
+        balances: whether passes with a gradient keep the loss that balances a mixture's experts (`aux_loss`). It is reckoned
+            by the model, over whole rows: packing would count prompts once per group.
+        note_event: takes what the record of the run should know.
     """
 
-    def __init__(self, policy: nn.Module, temperature: float = 1.0, fast: bool = True) -> None:
-        self.temperature = temperature
+    def __init__(
+        self,
+        policy: nn.Module,
+        temperature: float = 1.0,
+        fast: bool = True,
+        balances: bool = False,
+        note_event: Callable[[str], object] = str,
+    ) -> None:
+        self.temperature, self.balances, self.note_event = temperature, balances, note_event
         self.causal = innermost(policy)
+        self.aux_loss: Tensor | None = None
+        """The balancing loss of the last pass with a gradient, a scalar; None: none is asked for."""
         self.sliding_window = shortest_window(policy)
-        self.is_fast = fast and all(isinstance(part, nn.Module) for part in body_and_head(self.causal))
-        self.is_checked = False
+        self.is_fast = (
+            fast and not balances and all(isinstance(part, nn.Module) for part in body_and_head(self.causal))
+        )
+        self.is_due = True
+        """Whether the ways are compared before the next pass."""
+        self.vocabulary = int(text_config(self.causal).vocab_size)
+        self.steps = 0
+        """Optimizer steps so far."""
+        self.routes = any(EXPERTS.search(type(m).__name__) for m in policy.modules())
+        if self.is_fast and (joined := other_mixers(policy)):
+            self._give_up(f"it has {', '.join(joined[:3])} beside attention")
         # ZeRO-3 gathers weights as a model's own forward pass asks for them, which packing does not follow.
         if self.is_fast and any(hasattr(p, "ds_id") for p in policy.parameters()):
             self.is_fast = False
@@ -67,17 +101,43 @@ class Forward:
         Returns:
             Two float32 tensors of shape (tokens,).
         """
-        way = packed_logprobs if self._packs(batch) else plain_logprobs
-        with self.layout(batch):
-            return way(model, batch, self.temperature)
+        self.aux_loss = None
+        with self.layout(batch), logits_alone(self.causal):
+            if self._packs(batch):
+                return packed_logprobs(model, batch, self.temperature)
+            if not (self.balances and torch.is_grad_enabled()):
+                return plain_logprobs(model, batch, self.temperature)
+            logprobs, entropy, output = plain_pass(model, batch, self.temperature, output_router_logits=True)
+        self.aux_loss = self._balancing_loss(output)
+        return logprobs, entropy
+
+    def _balancing_loss(self, output: object) -> Tensor:
+        """Return the loss that a model has reckoned from where it sent each token, a scalar.
+
+        Raises:
+            ConfigError: there is none that has a gradient.
+        """
+        loss: Tensor | None = getattr(output, "aux_loss", None)
+        if loss is not None and loss.requires_grad:
+            return loss
+        raise ConfigError(
+            f"{type(self.causal).__name__} gives no balancing loss that has a gradient. Set router_aux_loss_coef=0 and "
+            "output_router_logits=False in the model's config, or gradient_checkpointing_kwargs={'use_reentrant': False} "
+            "where layers are checkpointed."
+        )
 
     def layout(self, batch: MicroBatch) -> AbstractContextManager[None]:
         """Return the context in which a micro-batch goes forward and backward: checkpointed layers run again in the latter."""
         return packed(self.causal) if self._packs(batch) else nullcontext()
 
+    def next_step(self) -> None:
+        """Note that an optimizer step begins: at 1, 2, 4, 8, ... the ways are compared again, as weights have moved."""
+        self.steps += 1
+        self.is_due = self.is_due or (self.steps > 1 and self.steps & (self.steps - 1) == 0)
+
     def _packs(self, batch: MicroBatch) -> bool:
         # First of all and whatever the batch: with sharded weights every process takes part in every pass.
-        if self.is_fast and not self.is_checked:
+        if self.is_fast and self.is_due:
             self._check(batch)
         if self.sliding_window is None:
             return self.is_fast
@@ -86,25 +146,71 @@ class Forward:
 
     @torch.no_grad()
     def _check(self, batch: MicroBatch) -> None:
-        """Compare the two ways on a few completions, without autocast."""
-        self.is_checked = True
+        """Compare the two ways on a few completions, without autocast; change neighbours, and see whether that moves anything."""
+        self.is_due = False
         batch = batch.select(rows_to_compare(batch))
         batch = batch if self.sliding_window is None else batch.shortened(self.sliding_window)
         autocast = torch.autocast(batch.mask.device.type, enabled=False)
         try:
-            with _unwrapped(self.causal) as dtypes, autocast:
+            with _unwrapped(self.causal) as dtypes, autocast, logits_alone(self.causal):
                 fast, _ = packed_logprobs(self.causal, batch, self.temperature)
                 plain, _ = plain_logprobs(self.causal, batch, self.temperature)
-        except (TypeError, AssertionError) as error:
-            reason = f"it does not take a packed row ({error})"
-        else:
-            gap = (fast - plain).abs()
-            largest, mean = float(gap.max()), float(gap.mean())
-            if largest <= FINE if dtypes <= {torch.float32, torch.float64} else mean <= COARSE:
-                return
-            reason = f"its log-probabilities would differ by {largest:.2g} at most, {mean:.2g} on average"
+                moved = max(
+                    (packed_logprobs(self.causal, changed, self.temperature)[0] - fast)[kept]
+                    .abs()
+                    .max()
+                    .item()
+                    for changed, kept in with_other_neighbours(batch, self.vocabulary)
+                )
+        except Exception as error:  # whatever somebody else's model raises: it does not take a packed row
+            return self._give_up(f"it does not take a packed row ({type(error).__name__}: {error})")
+        self._judge((fast - plain).abs(), moved, dtypes <= {torch.float32, torch.float64})
+
+    def _judge(self, gap: Tensor, moved: float, is_exact: bool) -> None:
+        """Give packing up where it is off by too much, or where changed neighbours have moved a number by `moved`."""
+        largest, mean = float(gap.max()), float(gap.mean())
+        bound = 0.0 if not self.routes else ROUTED if is_exact else COARSE
+        if not (largest <= FINE if is_exact else mean <= COARSE):
+            self._give_up(
+                f"its log-probabilities would differ by {largest:.2g} at most, {mean:.2g} on average"
+            )
+        elif not moved <= bound:
+            self._give_up(f"a completion's log-probabilities depend on its neighbours', by {moved:.2g}")
+
+    def _give_up(self, reason: str) -> None:
+        """Take the plain way from now on, and say so."""
         self.is_fast = False
-        logger.warning("%s is trained row by row, without packing: %s.", type(self.causal).__name__, reason)
+        message = f"{type(self.causal).__name__} is trained row by row, without packing: {reason}."
+        logger.warning(message)
+        if self.steps > 1:  # found in the middle of a run
+            self.note_event(message)
+
+
+def with_other_neighbours(batch: MicroBatch, vocabulary: int) -> list[tuple[MicroBatch, Tensor]]:
+    """Return batches in which one completion is as it was and the others differ, and its tokens, a mask of shape (tokens,).
+
+    Of the same prompt only completions differ. All have the shape of the batch, so that nothing but values can move a number.
+    The number of batches does not depend on the batch.
+    """
+    ends = torch.tensor(batch.lengths).cumsum(0)
+    tokens = torch.arange(int(ends[-1]), device=batch.mask.device)
+    result = []
+    for row in (0, 1, 2):
+        row = min(row, batch.num_rows - 1)
+        own = batch.groups[row], batch.prompts[row]
+        others = [
+            (p if (g, p) == own else shifted(p, vocabulary), c if n == row else shifted(c, vocabulary))
+            for n, (g, p, c) in enumerate(zip(batch.groups, batch.prompts, batch.completions, strict=True))
+        ]
+        changed = replace(batch, prompts=[p for p, _ in others], completions=[c for _, c in others])
+        kept = (tokens >= int(ends[row]) - batch.lengths[row]) & (tokens < int(ends[row]))
+        result.append((changed, kept))
+    return result
+
+
+def shifted(ids: Sequence[int], vocabulary: int) -> tuple[int, ...]:
+    """Return other tokens in the same number."""
+    return tuple((i + 1 + n % 3) % vocabulary for n, i in enumerate(ids))
 
 
 def rows_to_compare(batch: MicroBatch) -> list[int]:
@@ -152,6 +258,13 @@ def packed_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.
 
 def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Compute the same the plain way: one row per completion, padded on the right, the model's own logits."""
+    return plain_pass(model, batch, temperature)[:2]
+
+
+def plain_pass(
+    model: nn.Module, batch: MicroBatch, temperature: float, **arguments: object
+) -> tuple[Tensor, Tensor, object]:
+    """Return what `plain_logprobs` does, and the model's output, called with `arguments` besides."""
     rows = [torch.tensor([*p, *c]) for p, c in zip(batch.prompts, batch.completions, strict=True)]
     device = batch.mask.device
     ids = pad_sequence(rows, batch_first=True).to(device)  # (rows, positions)
@@ -162,18 +275,24 @@ def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0
     positions = torch.arange(ids.shape[1], device=device)
     optional = {"position_ids": positions.expand(len(rows), -1), "logits_to_keep": positions[first:last]}
     more = {name: optional[name] for name in optional.keys() & accepted_arguments(model)}
-    logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False, **more).logits
-    logits = logits if "logits_to_keep" in more else logits[:, first:last]  # (rows, last - first, vocab)
+    output = model(input_ids=ids, attention_mask=mask, use_cache=False, **more, **arguments)
+    logits = (
+        output.logits if "logits_to_keep" in more else output.logits[:, first:last]
+    )  # (rows, last - first, vocab)
     picked = [logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
-    logprobs = torch.log_softmax(torch.cat(picked).float() / temperature, -1)  # (tokens, vocab)
+    return *of_logits(torch.cat(picked).float() / temperature, batch.targets), output
+
+
+def of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute log-probabilities and entropies, each of shape (tokens,), from logits of shape (tokens, vocab)."""
+    logprobs = torch.log_softmax(logits, -1)
     entropy = -(logprobs.exp() * logprobs.nan_to_num(neginf=0.0)).sum(-1)
-    return logprobs.gather(-1, batch.targets[:, None])[:, 0], entropy
+    return logprobs.gather(-1, targets[:, None])[:, 0], entropy
 
 
 def shortest_window(policy: nn.Module) -> int | None:
     """Return the shortest attention window of any layer; None where every layer sees all tokens."""
-    config: Any = getattr(innermost(policy), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config(policy)
     layers = getattr(text, "layer_types", None) or ["sliding_attention"]
     windows = [getattr(text, "sliding_window", None)] if "sliding_attention" in layers else []
     windows += [getattr(m, "sliding_window", None) for m in policy.modules()]

@@ -61,6 +61,8 @@ class Updater:
     """Takes metrics."""
     gather: Gather
     """Returns every process's value, in the order of the processes."""
+    aux_coef: float = 0.0
+    """Weight of the loss that balances a mixture's experts, the mean over the step's completions."""
     offloads_activations: bool = False
     """Whether saved activations wait in the memory of the host."""
 
@@ -74,6 +76,7 @@ class Updater:
     def begin_step(self, batches: list[MicroBatch]) -> None:
         """Begin an optimizer step on these micro-batches. Collective where the entropy bonus adapts."""
         self.bonus.next_step(self.gather)
+        self.forward.next_step()
         self.batches, self._trained = batches, 0
 
     # --- before the policy moves ----------------------------------------------------------------------------------------
@@ -87,7 +90,7 @@ class Updater:
             cut: the numbers of each micro-batch's samples.
             accumulation: micro-batches per optimizer step.
         """
-        every_row = needs_every_row(self.objective, self.selection, self.bonus)
+        every_row = bool(self.aux_coef) or needs_every_row(self.objective, self.selection, self.bonus)
         return build_micro_batches(samples, cut, accumulation, self.reduction, self.gather, every_row)
 
     @torch.no_grad()
@@ -150,6 +153,10 @@ class Updater:
             with self.accelerator.autocast():
                 logprobs, entropy = self.forward(model, batch)
             loss, metrics = self.objective(loss_terms(batch, logprobs, entropy), self.bonus.present)
+        if (aux := self.forward.aux_loss) is not None:
+            share = batch.num_rows / (sum(b.num_rows for b in self.batches) * self.oom_retry.ranks)
+            loss = loss + self.aux_coef * share * aux
+            metrics["aux_loss"] = Mean(float(aux.detach()) * batch.num_rows, batch.num_rows)
         self._parts.append((loss.detach(), metrics, logprobs.detach()))
         return loss
 

@@ -44,7 +44,7 @@ def kept_bytes(layers, is_checkpointed=False, lowered=False, **sizes):
         switch = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         switch()
     forward = Forward(model)
-    forward.is_checked = True
+    forward.is_due = False
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     shapes = {p.shape for p in model.parameters()} | {p.t().shape for p in model.parameters() if p.ndim == 2}
     kept = {}

@@ -177,7 +177,7 @@ def test_the_first_use_takes_as_many_passes_whatever_the_batch():
         forward(model, batch_of(groups))
         assert forward.is_fast
         passes[name] = len(calls)
-    assert passes == {"long": 3, "long prompt": 3, "short": 3}
+    assert passes == {"long": 6, "long prompt": 6, "short": 6}
 
 
 @pytest.mark.parametrize("break_it", ["scale", "positions"])

@@ -122,16 +122,19 @@ class Source:
     """A model that is sampled from, as the command's options say."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from covey.models import loading
+        from covey.models import fitness, loading
 
         trust = args.trust_remote_code
         self.policy: Any = loading.load_policy(args.model, {"dtype": args.dtype}, trust_remote_code=trust)
-        loading.check_causal(self.policy)
+        fitness.check_causal(self.policy)
         self.policy.to(device_of(args.device))
         self.tokenizer = loading.load_tokenizer(None, args.model, trust)
+        fitness.check_tokenizer(self.tokenizer, self.policy)
         self.engine, ending = engine_of(self.policy, self.tokenizer)
         padding = self.tokenizer.pad_token_id
-        self.settings = settings(args, ending, None if padding in ending else padding)
+        unknown = fitness.unknown_ids(self.tokenizer, self.policy, ending)
+        padding = None if padding in ending else padding
+        self.settings = settings(args, ending, padding_id=padding, unknown_ids=unknown)
 
     def read(self, rows: Sequence[Row]) -> list[Prompt]:
         """Return the prompts with their token ids.
@@ -164,8 +167,8 @@ class Source:
                     wanted += 1
 
 
-def settings(args: argparse.Namespace, ending: Sequence[int], padding: int | None) -> Sampling:
-    """Return how completions are sampled."""
+def settings(args: argparse.Namespace, ending: Sequence[int], **never: Any) -> Sampling:
+    """Return how completions are sampled; `never` names ids that are not drawn."""
     from covey.sample.sampling import Sampling
 
     return Sampling(
@@ -176,7 +179,7 @@ def settings(args: argparse.Namespace, ending: Sequence[int], padding: int | Non
         min_p=args.min_p,
         repetition_penalty=args.repetition_penalty,
         min_new_tokens=args.min_tokens,
-        padding_id=padding,
+        **never,
         stop_ids=tuple(ending),
         stop_strings=tuple(args.stop),
         seed=args.seed,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from covey.errors import RewardError
+from covey.foreign import without_secrets
 from covey.rewards.batch import CallCounts, Notes, RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.execution.executors import executor_of
 from covey.rewards.execution.faults import FAULTS, CallTimeout
+from covey.rewards.execution.loop import awaited
 from covey.types import Score
 
 
@@ -28,7 +30,7 @@ def call_guarded(reward: Reward, batch: RewardBatch, counts: CallCounts) -> tupl
     notes = Notes(len(batch))
     try:
         if reward.is_inline:
-            result = reward.function(**reward.wanted(batch.arguments(notes)))
+            result = awaited(reward.function(**reward.arguments(batch, notes)))
         else:
             result = executor_of(reward)(reward, batch, notes)
         values = reward.values(result, len(batch))
@@ -76,7 +78,7 @@ def _fault_score(reward: Reward, concerned: RewardBatch, counts: CallCounts, err
         counts.num_timeouts += 1
     else:
         counts.num_errors += 1
-    text = f"{type(error).__name__}: {error}"[:500]
+    text = without_secrets(f"{type(error).__name__}: {error}"[:5_000])[:500]
     if on_error == "missing":
         return Score(None, "failed", text)
     return Score(0.0 if on_error == "zero" else float(on_error), error=text)

@@ -33,7 +33,10 @@ _lock = threading.Lock()
 
 
 def call_in_sandbox(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
-    """Call a reward's source in a locked process, with the whole batch; or sample by sample."""
+    """Call a reward's source in a locked process, with the whole batch; or sample by sample.
+
+    Each call has a process of its own: a completion that takes it over gains nothing beyond its batch, or beyond itself.
+    """
     with _lock:
         owner, session = _sessions.get(reward, (0, None))
         if session is None or owner != os.getpid():
@@ -48,7 +51,7 @@ def call_in_sandbox(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
 
 
 def _call(session: Session, reward: Reward, batch: RewardBatch, notes: Notes, seconds: float) -> object:
-    arguments = reward.wanted(batch.arguments(notes))
+    arguments = reward.arguments(batch, notes)
     carried = {name: value for name, value in arguments.items() if name not in NOT_CARRIED}
     try:
         return session.call(reward.function.__name__, seconds=seconds, **carried)
@@ -61,6 +64,8 @@ def _call(session: Session, reward: Reward, batch: RewardBatch, notes: Notes, se
         if failure.verdict.status == "timeout":
             raise CallTimeout(f"killed: {failure.verdict.detail}") from None
         raise CallLost(str(failure)) from None
+    finally:
+        session.close()
 
 
 def source_of(reward: Reward) -> str:
@@ -73,7 +78,7 @@ def source_of(reward: Reward) -> str:
     try:
         if not inspect.isfunction(function) or function.__name__ == "<lambda>":
             raise TypeError("it is no plain function")
-        source = textwrap.dedent(inspect.getsource(function))
+        source = textwrap.dedent(inspect.getsource(function.__code__))  # not of what it wraps
     except (OSError, TypeError) as error:
         raise RewardError(
             f"Reward {reward.name!r} cannot run in the sandbox: {error}. There, a function's source is run; write it as a "

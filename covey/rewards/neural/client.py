@@ -15,6 +15,7 @@ from typing import Protocol
 import httpx2
 
 from covey.errors import RewardError
+from covey.foreign import BLANK, without_secrets
 from covey.types import Message
 
 
@@ -32,6 +33,8 @@ class ChatClient(Protocol):
     async def complete(self, messages: Sequence[Message]) -> str: ...
 
 
+MAX_ANSWER = 8 << 20
+"""Bytes of an answer that are read. A judge's words take kilobytes."""
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Answers of a server that may be better next time."""
 
@@ -49,7 +52,9 @@ def check_address(base_url: str) -> None:
     except httpx2.InvalidURL as error:
         fault = str(error)
     if fault:
-        raise RewardError(f"base_url is {base_url!r}: {fault}. Give one like http://localhost:8000/v1.")
+        raise RewardError(
+            f"base_url is {without_secrets(repr(base_url))}: {fault}. Give one like http://localhost:8000/v1."
+        )
 
 
 class OpenAIClient:
@@ -112,42 +117,78 @@ class OpenAIClient:
                     return await self._post(connection, messages)
                 except _Later as later:
                     if attempt == self.max_retries:
-                        raise ClientError(f"{self.url}: {later} ({attempt + 1} tries)") from None
+                        raise self._error(f"{later} ({attempt + 1} tries)") from None
                     wait = self.backoff * 2**attempt * (1 + random.random())
                     await asyncio.sleep(max(wait, later.seconds))
         raise AssertionError("a loop of at least one try")
 
     async def _post(self, connection: httpx2.AsyncClient, messages: Sequence[Message]) -> str:
+        """Ask once; raise `_Later` where it may go better another time, `ClientError` where it will not.
+
+        Redirects are not followed: the key is for the address that was given.
+        """
         body = {"model": self.model, "messages": list(messages), **self.parameters}
-        headers = {"Content-Type": "application/json"}
-        key = os.environ.get(self.api_key_env)
-        if key:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if key := self._key():
             headers["Authorization"] = f"Bearer {key}"
+        received = bytearray()
         try:
-            async with asyncio.timeout(self.timeout):
-                response = await connection.post(self.url, content=json.dumps(body), headers=headers)
+            async with (
+                asyncio.timeout(self.timeout),  # over the whole, not per read
+                connection.stream("POST", self.url, content=json.dumps(body), headers=headers) as response,
+            ):
+                async for part in response.aiter_raw():
+                    received += part
+                    if len(received) > MAX_ANSWER:
+                        raise _Later(f"an answer of more than {MAX_ANSWER} bytes")
         except TimeoutError:
             raise _Later("TimeoutError: timed out") from None
-        except (
-            httpx2.LocalProtocolError,
-            UnicodeEncodeError,
-        ):  # its text would show the header, and so the key
-            raise ClientError(f"{self.url}: the key in {self.api_key_env} cannot be sent") from None
         except httpx2.RequestError as error:  # refused, lost
             raise _Later(f"{type(error).__name__}: {error}") from None
         if response.is_success:
-            try:
-                return str(response.json()["choices"][0]["message"]["content"] or "")
-            except (ValueError, KeyError, IndexError, TypeError):
-                raise _Later(f"an answer of another form: {response.content[:200]!r}") from None
-        reason = f"status {response.status_code}: {response.content[:500].decode('utf-8', 'replace')}"
+            return self._text(bytes(received))
+        reason = f"status {response.status_code}: {self._quoted(received, 500)}"
         if response.status_code not in RETRIED:
-            raise ClientError(f"{self.url}: {reason}")
+            raise self._error(reason)
         try:
             seconds = min(float(response.headers.get("Retry-After") or 0), 120.0)
         except ValueError:  # a date
             seconds = 0.0
         raise _Later(reason, seconds)
+
+    def _text(self, received: bytes) -> str:
+        """Return the text of an answer's first choice; `_Later` for whatever else a server sent."""
+        try:
+            content = json.loads(received)["choices"][0]["message"]["content"]
+            if content is None or isinstance(content, str):
+                key = self._key()
+                return (content or "").replace(key, BLANK) if key else content or ""
+        except Exception:  # the boundary: an answer of another form, of any depth and size
+            pass
+        raise _Later(f"an answer of another form: {self._quoted(received, 200)!r}")
+
+    def _key(self) -> str:
+        """Return the key without the line end that a file leaves behind it.
+
+        Raises:
+            ClientError: it holds what no header can; the text does not show it.
+        """
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not all("!" <= letter <= "~" for letter in key):
+            raise self._error(
+                f"the key in {self.api_key_env} cannot be sent: it holds spaces, line ends or letters beyond ASCII"
+            )
+        return key
+
+    def _blanked(self, text: str) -> str:
+        return without_secrets(text, os.environ.get(self.api_key_env, "").strip())
+
+    def _quoted(self, received: bytes | bytearray, length: int) -> str:
+        """Return the start of an answer as text. The key is taken out before it is cut, which would leave half of it."""
+        return self._blanked(received[:100_000].decode("utf-8", "replace"))[:length]
+
+    def _error(self, reason: str) -> ClientError:
+        return ClientError(self._blanked(f"{self.url}: {reason}"))
 
     def _of_this_loop(self) -> tuple[httpx2.AsyncClient, asyncio.Semaphore]:
         """Return the connections and the semaphore of the running loop; another trainer has another loop."""
@@ -162,8 +203,8 @@ class OpenAIClient:
                     limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
                 )
             except (ImportError, ValueError, httpx2.InvalidURL) as error:
-                raise ClientError(
-                    f"{self.url}: the proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: {error}"
+                raise self._error(
+                    f"the proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: {error}"
                 ) from None
             self._loops[loop] = connection, asyncio.Semaphore(self.max_concurrency)
         return self._loops[loop]

@@ -21,9 +21,6 @@ from covey.rewards.options import RewardOptions
 from covey.rewards.text import text_of, without_reasoning
 from covey.types import Message, PromptContent, message_text
 
-MAX_VERDICTS = 50
-"""Objects of a reply that are looked at."""
-
 
 class Judge:
     """Reward in [0, 1] of each completion, by asking a model the rubric's questions.
@@ -150,17 +147,21 @@ _CLOSING = "Give your reasons, and then the verdict on the last line."
 
 
 def verdict_in(reply: str, number: str) -> dict[str, object] | None:
-    """Return the first JSON object of a reply that carries the number; None where there is none."""
+    """Return the first JSON object of a reply that carries the number; None where there is none.
+
+    Objects are looked for around the places where the number stands, so braces that stand elsewhere cost nothing.
+    """
     decoder = json.JSONDecoder()
-    place = reply.find("{")
-    for _ in range(MAX_VERDICTS):
-        if place < 0:
-            return None
-        try:
-            found, _ = decoder.raw_decode(reply, place)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict) and found.get("id") == number:
-            return found
-        place = reply.find("{", place + 1)
+    seen, place = 0, reply.find(number)
+    while place >= 0:
+        brace = reply.rfind("{", seen, place)
+        while brace >= 0:
+            try:
+                found, _ = decoder.raw_decode(reply, brace)
+            except (ValueError, RecursionError):
+                found = None
+            if isinstance(found, dict) and found.get("id") == number:
+                return found
+            brace = reply.rfind("{", seen, brace)
+        seen, place = place, reply.find(number, place + 1)
     return None

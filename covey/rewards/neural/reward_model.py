@@ -241,7 +241,7 @@ def load_reward_model(
         model, info = AutoModelForSequenceClassification.from_pretrained(
             name_or_path, output_loading_info=True, **options
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever a loader raises, the reward model cannot be loaded
         raise not_loaded("reward model", name_or_path, error) from error
     fresh = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if fresh:

@@ -30,16 +30,23 @@ def grade_asserts(
         Child(tests_zygote, limits, {PEER: candidate.channel.fileno()}) as tests,
     ):
         try:
-            candidate.send({"mode": "serve", "code": job.code, "filename": "<solution>"})
+            undefined, objects = undefined_names([job.setup, *job.tests])
+            names = {**{name: name for name in undefined}, **job.names}
+            asked = {
+                "mode": "serve",
+                "code": job.code,
+                "filename": "<solution>",
+                "names": list(names.values()),
+            }
+            candidate.send(asked)
             candidate.hand_over()  # to the tests, which have a copy of the channel
-            names = {**undefined_names([job.setup, *job.tests]), **job.names}
-            tests.send({"names": names, "setup": job.setup, "tests": list(job.tests)})
+            tests.send({"names": names, "objects": objects, "setup": job.setup, "tests": list(job.tests)})
             rest = _read_verdicts(tests, verdicts, len(job.tests), stop_early)
             tests.kill()  # both end at the same time, rather than one after the other
         except (ChildEnded, TooLate, TooMuch) as error:
             rest = ended_verdict(error, tests.close(), limits)
         end = candidate.close()
-        if rest.detail == GONE and end is not None:
+        if rest.detail == GONE:
             rest = ended_verdict(ChildEnded("it ended"), end, limits)
         return with_rest(verdicts, rest, len(job.tests), end)
 
@@ -78,9 +85,13 @@ def _meaning(message: object) -> Verdict:
     return Verdict("crash", NO_ANSWER)
 
 
-def undefined_names(sources: list[str]) -> dict[str, str]:
-    """Return the names that the tests use and neither define nor find among the builtins: functions of the code."""
+def undefined_names(sources: list[str]) -> tuple[list[str], list[str]]:
+    """Return the names that the tests use and neither define nor find among the builtins, and those that attributes are asked of.
+
+    The first are functions of the code.
+    """
     used: set[str] = set()
+    objects: set[str] = set()
     defined: set[str] = set(dir(builtins))
     for source in sources:
         try:
@@ -90,10 +101,12 @@ def undefined_names(sources: list[str]) -> dict[str, str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                objects.add(node.value.id)
             elif isinstance(node, _NAMED) and node.name:
                 defined.add(node.name)
             elif isinstance(node, ast.arg):
                 defined.add(node.arg)
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    return {name: name for name in sorted(used - defined)}
+    return sorted(used - defined), sorted(objects - defined)

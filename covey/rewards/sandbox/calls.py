@@ -40,7 +40,7 @@ def with_rest(verdicts: list[Verdict], rest: Verdict, count: int, end: Exit | No
 def start_fault(message: object) -> Verdict | None:
     """Return why the code could not be executed; None where it was."""
     match checked(message):
-        case ("ready",):
+        case ("ready", _):
             return None
         case ("raised", str(kind), str(text)):
             return raised_verdict(kind, text)
@@ -71,8 +71,13 @@ def answer_verdict(call: Call, answer: object) -> Verdict:
     """Return the verdict on an answer to a call."""
     match checked(answer):
         case ("value", value, _):
-            if same_value(call.expected, value):
-                return Verdict("ok")
+            try:
+                if same_value(call.expected, value):
+                    return Verdict("ok")
+            except Exception as error:  # the boundary: a value that cannot be compared is the wrong one
+                return Verdict(
+                    "wrong", f"{call.name} returned what cannot be compared: {type(error).__name__}"
+                )
             values = f"{shortened(value)}, expected {shortened(call.expected)}"
             return Verdict("wrong", f"{call.name} returned {values}")
         case ("raised", str(kind), str(text)):
@@ -92,8 +97,6 @@ def shortened(value: object, limit: int = 200) -> str:
         return f"{type(value).__name__} of {len(value)} items"
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({', '.join(shortened(v, limit // 4) for v in value)})"[:limit]
-    return (
-        repr(value)[:limit]
-        if isinstance(value, str | bytes | float | int | bool | None)
-        else type(value).__name__
-    )
+    if isinstance(value, str | bytes):
+        return repr(value[:limit])[:limit]
+    return repr(value)[:limit] if isinstance(value, float | int | None) else type(value).__name__

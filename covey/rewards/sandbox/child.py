@@ -70,12 +70,14 @@ class Child(contextlib.AbstractContextManager["Child"]):
     """
 
     def __init__(self, zygote: Zygote, limits: Limits, descriptors: Mapping[int, int] | None = None) -> None:
-        self.limits = limits
+        self.limits, self.zygote = limits, zygote
         self.deadline = time.monotonic() + limits.wall_seconds
         self.channel, theirs = socket.socketpair()
         self._received = 0
-        with theirs:
+        with theirs, contextlib.ExitStack() as unused:
+            unused.callback(self.channel.close)
             self.leash = zygote.spawn({**(descriptors or {}), 3: theirs.fileno()})
+            unused.pop_all()
         self._exit: Exit | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -125,13 +127,20 @@ class Child(contextlib.AbstractContextManager["Child"]):
             self.leash.send(b"k")
 
     def close(self) -> Exit | None:
-        """Kill the child where it still runs, wait for its end; return how it ended, None where the zygote is gone too."""
+        """Kill the child where it still runs, wait for its end; return how it ended, None where the zygote is gone too.
+
+        A zygote that does not report an end is given up, so that the next child comes from another one.
+        """
         if self._exit is None and self.leash.fileno() >= 0:
             self.channel.close()
             self.kill()
-            with self.leash, contextlib.suppress(OSError, struct.error):
-                self.leash.settimeout(REAP_SECONDS)
-                signaled, code, cpu_seconds, peak_kib = EXIT.unpack(self.leash.recv(EXIT.size))
+            try:
+                with self.leash:
+                    self.leash.settimeout(REAP_SECONDS)
+                    signaled, code, cpu_seconds, peak_kib = EXIT.unpack(self.leash.recv(EXIT.size))
+            except (OSError, struct.error):
+                self.zygote.give_up()
+            else:
                 self._exit = Exit(bool(signaled), code, cpu_seconds, peak_kib / 1024)
         return self._exit
 

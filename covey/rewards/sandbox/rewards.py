@@ -70,9 +70,17 @@ class _CodeReward:
                 for row, value in zip(rows, values, strict=False):
                     row[name] = value
         applies = [row.get(self.tests) is not None for row in rows]
-        jobs = {
-            i: self.make_job(code, rows[i]) for i, code in enumerate(codes) if applies[i] and code is not None
-        }
+        jobs: dict[int, Job] = {}
+        for i, code in enumerate(codes):
+            if not applies[i] or code is None:
+                continue
+            try:
+                jobs[i] = self.make_job(code, rows[i])
+            except (RewardError, TypeError, ValueError, KeyError, RecursionError) as error:
+                reason = str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
+                raise RewardError(
+                    f"Reward {self.__name__!r}: the tests of row {i} of the batch cannot be read. {reason}"
+                ) from None
         graded = self.sandbox.grade_all(list(jobs.values()), self.scoring == "all") if jobs else []
         grades = dict(zip(jobs, graded, strict=True))
         if log_metric is not None and any(applies):

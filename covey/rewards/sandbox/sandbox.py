@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import threading
@@ -14,13 +15,16 @@ from covey.errors import SandboxError
 from covey.rewards.sandbox.asserts import grade_asserts
 from covey.rewards.sandbox.calls import grade_calls, shortened
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
-from covey.rewards.sandbox.grade import CallsJob, Grade, Job, Program, StdioJob, Verdict
+from covey.rewards.sandbox.grade import AssertsJob, CallsJob, Grade, Job, Program, StdioJob, Verdict
 from covey.rewards.sandbox.inside.answers import checked
 from covey.rewards.sandbox.inside.codec import Opaque, encode
 from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, IsolationLevel, Limits, Walls
 from covey.rewards.sandbox.monty import MontyPool
 from covey.rewards.sandbox.stdio import grade_stdio, run_program
 from covey.rewards.sandbox.zygote import Zygote, ZygoteGone
+
+TRIES = 3
+"""Of a job whose zygote died under it; the zygotes of other jobs say nothing about that."""
 
 _OF_THIS_PROCESS = ("_lock", "_zygotes", "_owner", "_too_weak", "_monty")
 
@@ -74,12 +78,11 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
 
     def grade(self, job: Job, stop_early: bool = False) -> Grade:
         """Run one job; `stop_early` leaves out the tests after the first that does not pass."""
-        grade = self._grade(job, stop_early)
-        if grade.status != "infrastructure":
-            return grade
-        with self._lock:
-            is_whole = all(zygote.is_alive for zygote in self._zygotes.values())
-        return grade if is_whole else self._grade(job, stop_early)
+        for _ in range(TRIES - 1):
+            grade, used = self._grade(job, stop_early)
+            if grade.status != "infrastructure" or all(zygote.is_alive for zygote in used):
+                return grade
+        return self._grade(job, stop_early)[0]
 
     def grade_all(self, jobs: Sequence[Job], stop_early: bool = False) -> list[Grade]:
         """Run jobs side by side; equal ones once."""
@@ -138,20 +141,25 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self._zygotes = {}
         self._owner = os.getpid()
 
-    def _grade(self, job: Job, stop_early: bool) -> Grade:
-        """Run one job once."""
+    def _grade(self, job: Job, stop_early: bool) -> tuple[Grade, list[Zygote]]:
+        """Run one job once; return its grade and the zygotes that it ran in."""
         if isinstance(job, CallsJob) and self._uses_monty():
             with self._lock:
                 monty = self._monty = self._monty or MontyPool()
-            return monty.grade(job, self.limits, stop_early)
+            return monty.grade(job, self.limits, stop_early), []
+        used = [
+            self._zygote(role) for role in (("code", "tests") if isinstance(job, AssertsJob) else ("code",))
+        ]
         try:
             if isinstance(job, CallsJob):
-                return grade_calls(self._zygote("code"), job, self.limits, stop_early)
+                return grade_calls(used[0], job, self.limits, stop_early), used
             if isinstance(job, StdioJob):
-                return grade_stdio(self._zygote("code"), job, self.limits, stop_early)
-            return grade_asserts(self._zygote("code"), self._zygote("tests"), job, self.limits, stop_early)
+                return grade_stdio(used[0], job, self.limits, stop_early), used
+            return grade_asserts(used[0], used[1], job, self.limits, stop_early), used
         except ZygoteGone as error:
-            return Grade((Verdict("infrastructure", str(error)),))
+            return Grade((Verdict("infrastructure", str(error)),)), used
+        except OSError as error:
+            raise _of_descriptors(error, self.workers) from None
 
     def _uses_monty(self) -> bool:
         """Return whether this machine offers too little, and something else may be used instead; found out once."""
@@ -205,6 +213,16 @@ def start_zygote(
     )
 
 
+def _of_descriptors(error: OSError, workers: int) -> Exception:
+    """Return what to raise for an error of the system while a job ran: usually this process may open no more descriptors."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return error
+    return SandboxError(
+        f"The sandbox runs {workers} jobs at a time, and this process may open no more files ({error}). Raise the limit "
+        "(ulimit -n), or give the reward Sandbox(workers=...) with fewer."
+    )
+
+
 _TRIAL = """
 import os, socket
 
@@ -233,7 +251,7 @@ def _try_walls(zygote: Zygote, limits: Limits) -> str | None:
     with Child(zygote, limits) as child:
         try:
             child.within(30.0).send({"mode": "serve", "code": _TRIAL, "filename": "<trial>"})
-            if checked(child.receive()) != ("ready",):
+            if checked(child.receive())[0] != "ready":
                 return "a child could not run the trial"
             child.send(("trial", [], {}))
             answer = checked(child.receive())

@@ -11,6 +11,7 @@ from covey.rewards.sandbox.calls import ended_verdict, raised_verdict, shortened
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import Verdict
 from covey.rewards.sandbox.inside.answers import NO_ANSWER, checked
+from covey.rewards.sandbox.zygote import ZygoteGone
 
 START_SECONDS = 60.0
 
@@ -78,11 +79,13 @@ class Session:
                 self._child.close()
                 self._child = None
 
-    def _answer(self, request: tuple[str, list[object], dict[str, object]], seconds: float) -> object:
+    def _answer(
+        self, request: tuple[str, list[object], dict[str, object]], seconds: float, tries: int = 3
+    ) -> object:
         """Return the child's answer to a request; raise CallFailed where it gives none."""
         if self._child is None:
             self._num_calls = 0
-            self._child = self._started()
+            self._child = self._started(tries)
         child = self._child
         self._num_calls += 1
         try:
@@ -93,13 +96,18 @@ class Session:
             if isinstance(error, TooLate):
                 raise CallFailed(Verdict("timeout", f"more than {seconds} s")) from None
             used_up = end is not None and end.ran_out(child.limits) and end.code != signal.SIGPROF
-            if used_up and self._num_calls > 1:  # earlier calls had a part in that: again, in a fresh child
-                return self._answer(request, seconds)
+            if (used_up and self._num_calls > 1) or (end is None and tries > 1):  # not its doing
+                return self._answer(request, seconds, tries - 1)
             raise CallFailed(ended_verdict(error, end, child.limits), isinstance(error, ChildEnded)) from None
 
-    def _started(self) -> Child:
+    def _started(self, tries: int) -> Child:
         """Return a child with the functions loaded and set up; raise CallFailed where that fails."""
-        child = self._new_child()
+        try:
+            child = self._new_child()
+        except ZygoteGone as error:
+            if tries > 1:
+                return self._started(tries - 1)
+            raise CallFailed(Verdict("infrastructure", str(error)), ended=True) from None
         try:
             child.within(START_SECONDS).send({"mode": "serve", "code": self._code, "filename": "<session>"})
             raised = start_fault(child.receive(hashed=self._trusted))
@@ -116,6 +124,7 @@ class Session:
         except (ChildEnded, TooLate, TooMuch) as error:
             fault = repr(error)
         if fault:
-            child.close()
+            if child.close() is None and tries > 1:
+                return self._started(tries - 1)
             raise CallFailed(Verdict("infrastructure", f"the functions could not be loaded: {fault}"))
         return child

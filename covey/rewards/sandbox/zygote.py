@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import socket
@@ -21,6 +23,18 @@ from covey.rewards.sandbox.limits import ALL_WALLS, Limits, Walls
 START_SECONDS = 60.0
 
 _SCRIPT = Path(__file__).parent / "inside" / "zygote.py"
+
+_running: weakref.WeakSet[Zygote] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Close a fork's copies of the control sockets: with one of them open, the zygotes would outlive this process."""
+    for zygote in list(_running):
+        zygote._control.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 class ZygoteGone(SandboxError):
@@ -53,7 +67,10 @@ class Zygote:
         if not hasattr(os, "fork"):
             raise SandboxError(f"Code cannot be run in a child process on {sys.platform}: there is no fork.")
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair()
+        self._is_lost = False
+        self._control, low = socket.socketpair()
+        with low:  # above the standard numbers, which are given away where the host has closed its own
+            theirs = socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3))
         settings = {
             "control": theirs.fileno(),
             "folder": str(_SCRIPT.parent.parent),
@@ -66,6 +83,7 @@ class Zygote:
         with theirs:
             self._process = _start(settings, theirs.fileno())
         self._finalizer = weakref.finalize(self, _end, self._process, self._control, os.getpid())
+        _running.add(self)
         self.walls = self._greet()
 
     def spawn(self, descriptors: Mapping[int, int]) -> socket.socket:
@@ -83,12 +101,19 @@ class Zygote:
                 socket.send_fds(self._control, [targets], [theirs.fileno(), *descriptors.values()])
         except OSError as error:
             leash.close()
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            self.give_up()
             raise ZygoteGone(f"The sandbox's fork server is gone ({error}).") from error
         return leash
 
+    def give_up(self) -> None:
+        """Mark it as broken: a child's end was not reported. The process that is seen from here may run on for a moment."""
+        self._is_lost = True
+
     @property
     def is_alive(self) -> bool:
-        return self._finalizer.alive and self._process.poll() is None
+        return not self._is_lost and self._finalizer.alive and self._process.poll() is None
 
     def close(self) -> None:
         """End the zygote and all its children, and wait for it."""

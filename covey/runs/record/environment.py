@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey import __version__
+from covey import __version__, foreign
 from covey.runs.record.jsonl import Json
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ VARIABLES = (
 
 MAX_DIFF_CHARS = 100_000
 GIT_SECONDS = 5.0
-_SECRET = re.compile(
-    r"(^|_)(hub_token|api_key|secret|password|auth_token|access_token|credentials?)$", re.IGNORECASE
+_SECRET_OPTION = re.compile(
+    r"^--?[\w.-]*(token|key|secret|passw(or)?d|passphrase|auth|authorization|credentials?)$", re.IGNORECASE
 )
-_SECRET_OPTION = re.compile(r"^--?[\w-]*(token|key|secret|password)$", re.IGNORECASE)
 
 
 def environment() -> Json:
@@ -86,7 +85,7 @@ def git_state(folder: str | Path = ".") -> Json | None:
     if commit is None:
         return None
     status = _git(folder, "status", "--porcelain") or ""
-    diff = _git(folder, "diff", "HEAD") or ""
+    diff = foreign.without_secrets(_git(folder, "diff", "HEAD") or "")
     left_out = max(0, len(diff) - MAX_DIFF_CHARS)
     return {
         "commit": commit,
@@ -127,25 +126,27 @@ def dataset_facts(dataset: object, name: str | None = None) -> Json:
 
 
 def without_secrets(settings: Mapping[str, object]) -> Json:
-    """Return the settings with the values of secrets blanked: tokens of hubs, keys of interfaces, passwords."""
-    clean: Json = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            clean[str(name)] = without_secrets(value)
-        else:
-            clean[str(name)] = "(not recorded)" if value and _SECRET.search(str(name)) else value
+    """Return the settings with the values of secrets blanked: tokens of hubs, keys of interfaces, passwords, at any depth."""
+    clean = foreign.blanked(settings)
+    assert isinstance(clean, dict)
     return clean
 
 
 def without_secret_options(arguments: Sequence[str]) -> list[str]:
-    """Return a command line with the values of secret options blanked: `--hub-token=…`, `--api-key …`."""
-    kept = list(arguments)
-    for i, argument in enumerate(kept):
+    """Return a command line with secrets blanked: `--hub-token=…`, `--api-key …`, `--set hub_token=…`, and what has their form."""
+    kept: list[str] = []
+    for i, argument in enumerate(arguments):
         name, separator, value = argument.partition("=")
-        if separator and value and _SECRET_OPTION.match(name):
-            kept[i] = f"{name}=(not recorded)"
-        elif i and _SECRET_OPTION.match(kept[i - 1]) and not argument.startswith("-"):
-            kept[i] = "(not recorded)"
+        inner, has_inner, _ = value.partition("=")  # of --set=hub_token=…
+        follows_secret = i and "=" not in arguments[i - 1] and _SECRET_OPTION.match(arguments[i - 1])
+        if separator and value and (_SECRET_OPTION.match(name) or foreign.is_secret_name(name.lstrip("-"))):
+            kept.append(f"{name}={foreign.BLANK}")
+        elif has_inner and name.startswith("-") and foreign.is_secret_name(inner):
+            kept.append(f"{name}={inner}={foreign.BLANK}")
+        elif follows_secret and not argument.startswith("--"):
+            kept.append(foreign.BLANK)
+        else:
+            kept.append(foreign.without_secrets(argument))
     return kept
 
 

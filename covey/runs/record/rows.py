@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from covey.foreign import without_secrets
 from covey.runs.record.jsonl import Json, encode, finite
 from covey.runs.record.schema import COMPLETION_LEVEL, GROUP_LEVEL
 from covey.types import Completion, Prompt, ScoredGroup
@@ -108,6 +109,7 @@ def _json(value: object) -> str:
 
 
 def _shorten(error: str | None) -> str | None:
+    error = None if error is None else without_secrets(error)
     if error is None or len(error) <= MAX_ERROR_CHARS:
         return error
     return f"[{len(error) - MAX_ERROR_CHARS} characters left out]\n{error[-MAX_ERROR_CHARS:]}"

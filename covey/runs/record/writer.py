@@ -20,6 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+from covey import foreign
 from covey.config.choices import completions_share
 from covey.errors import warn
 from covey.runs.record import schema, segments
@@ -166,7 +167,8 @@ class RunWriter:
 
     def event(self, kind: str, message: str, step: int | None = None, **details: object) -> None:
         """Record that something happened; kinds in `schema.EVENT_KINDS`."""
-        record = {"time": time.time(), "step": step, "kind": kind, "message": message, "details": details}
+        record: Json = {"time": time.time(), "step": step, "kind": kind}
+        record |= {"message": foreign.without_secrets(message), "details": foreign.blanked(details)}
         self._keep(lambda: self._lines[schema.EVENTS].append(record))
 
     def evaluation(

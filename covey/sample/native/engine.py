@@ -17,19 +17,20 @@ import torch
 from torch import nn
 
 from covey.errors import EngineError, warn
-from covey.models.inspect import compute_dtype, innermost
+from covey.models.inference_mode import Autocast, inference_mode
+from covey.models.inspect import compute_dtype, innermost, uncompiled
 from covey.sample.native import selfcheck
 from covey.sample.native.any_model import sample_any_model
 from covey.sample.native.architectures import unsupported_reason
 from covey.sample.native.batch import coarse
 from covey.sample.native.cuda_graphs import Graphs
 from covey.sample.native.decode_loop import DecodeOptions, decode_loop
-from covey.sample.native.inference_mode import Autocast
 from covey.sample.native.memory_budget import cache_budget
 from covey.sample.native.merged_weights import is_sharded
 from covey.sample.native.prompt_lookup import CompletionIndex
 from covey.sample.native.sequences import SequenceTable
 from covey.sample.native.stop_strings import INTERVAL, Decode
+from covey.sample.native.ways import Decoding, choose
 from covey.sample.native.weights import Weights, refill, weights_of
 from covey.sample.sampling import Sampling
 from covey.types import Group, Prompt
@@ -109,11 +110,14 @@ class NativeEngine:
         """Weights that were loaded since that check."""
         self._text: tuple[int, ...] = ()
         """Ids of a prompt and a completion of the last call; the next check reads them."""
+        self.decoding: tuple[weakref.ref[nn.Module], Decoding] | None = None
+        """The policy that last took the general path, and how it does."""
         self._warned: set[str] = set()
         """Subjects that a warning was given about."""
 
     def load(self, policy: nn.Module) -> None:
         """Use the policy's weights as they are now. They are read when sampling starts."""
+        policy = uncompiled(policy)  # a compiled pass would be compiled again for every length
         if self.policy is not policy or self.graphs is None:
             self.release()
         self.policy, self._is_stale = policy, True
@@ -144,8 +148,9 @@ class NativeEngine:
         table = SequenceTable(prompts, group_size, settings, self.decode, device)
         if weights is None:
             self._warn_of_options(policy)
+            decoding = self._decoding_of(policy)
             yield from sample_any_model(
-                policy, self.autocast, table, self._budget(device), self.max_sequences
+                policy, self.autocast, table, decoding, self._budget(device), self.max_sequences
             )
             return
 
@@ -161,6 +166,13 @@ class NativeEngine:
             half = selfcheck.TOKENS
             self._text = (*group.prompt.ids[-half:], *group.completions[0].ids[:half])
             yield group
+
+    def _decoding_of(self, policy: nn.Module) -> Decoding:
+        """Return how the general path decodes this policy; found out once."""
+        if self.decoding is None or self.decoding[0]() is not policy:
+            with inference_mode(policy), self.autocast():
+                self.decoding = weakref.ref(policy), choose(policy)
+        return self.decoding[1]
 
     def _decode_options(self, weights: Weights, table: SequenceTable) -> DecodeOptions:
         """Return the arguments of the engine, with the defaults that suit this call."""

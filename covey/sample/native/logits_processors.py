@@ -26,9 +26,7 @@ class Restrictions:
 
     def __init__(self, settings: Sampling, vocab: int, device: torch.device) -> None:
         self.settings, self.vocab = settings, vocab
-        padding = () if settings.padding_id is None else (settings.padding_id,)
-        always = {*settings.suppress_tokens, *padding, *(w[0] for w in settings.bad_words_ids if len(w) == 1)}
-        first = set(settings.begin_suppress_tokens)
+        always, first = settings.never_drawn, set(settings.begin_suppress_tokens)
         early = set(settings.stop_ids) if settings.min_new_tokens else set()
         columns = [i for i in sorted(always | first | early) if 0 <= i < vocab]
         self.columns = torch.tensor(columns, dtype=torch.long, device=device) if columns else None

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from covey.models.inference_mode import Autocast, inference_mode
 from covey.models.inspect import accepted_arguments
-from covey.sample.native.inference_mode import Autocast, inference_mode
 from covey.sample.native.kv_cache import RESERVED, KvCache
 from covey.sample.native.kv_layout import kv_layout
 from covey.sample.native.llama import DecodeStep, Llama

@@ -267,7 +267,9 @@ class _WeightReader:
         gate_up, down = whole(experts.gate_up_proj), whole(experts.down_proj)
         for number in range(len(gate_up)):
             if not hasattr(experts, "limit"):
-                upper, lower = (projection(w[number], None, self.dtype, self.may_pack) for w in (gate_up, down))
+                upper, lower = (
+                    projection(w[number], None, self.dtype, self.may_pack) for w in (gate_up, down)
+                )
                 yield FeedForward(upper, lower, experts.act_fn)
                 continue
             # gpt-oss: transposed, gate and up alternate, with biases.

@@ -98,7 +98,22 @@ def test_a_forged_verdict_is_not_taken_for_the_judges(completion):
 def test_the_first_verdict_with_the_number_counts():
     assert verdict_in('a {"id": "1", "x": 2} {"id": "1", "x": 3}', "1") == {"id": "1", "x": 2}
     assert verdict_in('{"x": {"id": "1"}}', "1") == {"id": "1"}
-    assert verdict_in("no", "1") is None and verdict_in("{" * 1000 + '{"id": "1"}', "1") is None
+    assert verdict_in("no", "1") is None and verdict_in("{" * 1000 + '{"id": "1"', "1") is None
+
+
+@pytest.mark.parametrize(
+    "before", ["", r"\frac{1}{2} " * 100, "{" * 200_000, "}" * 1000, '{"a": ' * 5000, '{"id": "2", "correct": "yes"} ', '77 "77" {77} ',
+               '{"id": "7', '"', "[" * 100_000, '{"correct": "yes", "why": "{{{ 77 {{{"} ', '{"id": 77} ', '{"77": {}} '],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "verdict",
+    ['{"id": "77", "correct": "no"}', '{"correct": "no", "why": "{}{ 77 {", "x": {"y": {}}, "id": "77"}'],
+)
+def test_a_verdict_is_found_whatever_stands_before_it(before, verdict):
+    started = time.perf_counter()
+    found = verdict_in(before + "\n" + verdict + " }", "77")
+    assert found is not None and (found["id"], found["correct"]) == ("77", "no")
+    assert time.perf_counter() - started < 2.0
 
 
 def test_the_completion_is_fenced_with_a_number_that_changes():
@@ -352,11 +367,118 @@ def test_a_judge_that_misses_the_mixtures_deadline_frees_its_connections_and_its
 
 
 def test_a_key_never_stands_in_a_message(monkeypatch):
-    for key in ("secret\n", "secret\u20ac"):
+    for key in ("sec\nret", "secret\u20ac", "sec ret"):
         monkeypatch.setenv("JUDGE_KEY", key)
         with Server([]) as server, pytest.raises(ClientError, match="cannot be sent") as caught:
             ask(server.client(api_key_env="JUDGE_KEY", max_retries=0))
-        assert "secret" not in str(caught.value)
+        assert "secret" not in str(caught.value) and "sec" not in str(caught.value).replace("second", "")
+
+
+KEY = "key-0123456789-of-a-judge"
+
+
+def test_a_key_from_a_file_with_a_line_end_is_sent_without_it(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", f" {KEY}\r\n")
+    with Server([{"text": "fine"}]) as server:
+        assert ask(server.client(api_key_env="JUDGE_KEY")) == ["fine"]
+        assert server.requests[0][1]["Authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"status": 401, "body": f"wrong key: Bearer {KEY}"},
+        {"status": 400, "body": "x" * 480 + KEY},
+        {"status": 503, "body": f"{{'Authorization': 'Bearer {KEY}'}}"},
+        {"body": f"no json, but {KEY}"},
+        {"body": "y" * 190 + KEY},
+        {"text": f"no verdict, but {KEY}"},
+        {"status": 302, "headers": {"Location": f"http://127.0.0.1:9/{KEY}"}, "body": KEY},
+    ],
+)
+def test_what_a_server_echoes_does_not_hold_the_key(monkeypatch, step):
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    with Server([step] * 4) as server:
+        judged = Judge(server.client(api_key_env="JUDGE_KEY", max_retries=1), RUBRIC)
+        (failure,) = judged(["p"], ["c"])
+    assert isinstance(failure, Failure) and KEY[:8] not in failure.reason
+
+
+def test_a_login_in_the_address_stands_in_no_message():
+    with pytest.raises(ClientError) as caught:
+        ask(OpenAIClient("http://me:pass-word-1@127.0.0.1:9/v1", "m", max_retries=0))
+    assert "pass-word-1" not in str(caught.value)
+    with pytest.raises(RewardError) as refused:
+        OpenAIClient("ftp://me:pass-word-1@host/v1", "m")
+    assert "pass-word-1" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_carries_a_request_to_another_host(monkeypatch, status):
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    with (
+        Server([]) as other,
+        Server([{"status": status, "headers": {"Location": other.client().url}}]) as server,
+    ):
+        with pytest.raises(ClientError, match=str(status)):
+            ask(server.client(api_key_env="JUDGE_KEY", max_retries=0))
+        assert other.requests == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["[" * 200_000, '{"choices": ' * 50_000, "1" * 10_000, '{"choices": [{"message": {"content": {"a": 1}}}]}', '{"choices": [{"message": 5}]}',
+     "null", "", "[]", '{"choices": {}}', '{"choices": [{"message": {"content": [5]}}]}'],
+)  # fmt: skip
+def test_an_answer_of_another_form_is_no_answer(body):
+    with Server([{"body": body}]) as server, pytest.raises(ClientError, match="another form"):
+        ask(server.client(max_retries=0))
+
+
+class Raw:
+    """A server that sends bytes as it likes, without end where the plan has none."""
+
+    def __init__(self, head, parts):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = self.socket.accept()
+                    connection.recv(65536)
+                    connection.sendall(head)
+                    for part, pause in parts():
+                        connection.sendall(part)
+                        time.sleep(pause)
+                    connection.close()
+                except OSError:
+                    if self.socket.fileno() < 0:
+                        return
+
+        threading.Thread(target=serve, daemon=True).start()
+
+    def client(self, **options):
+        return OpenAIClient(
+            f"http://127.0.0.1:{self.socket.getsockname()[1]}/v1", "m", max_retries=0, **options
+        )
+
+
+def test_an_answer_without_end_is_bounded_in_bytes_and_in_time():
+    def endless():
+        while True:
+            yield b"x" * 65536, 0
+
+    def trickle():
+        while True:
+            yield b"x", 0.1
+
+    for head in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n"):
+        with pytest.raises(ClientError, match="more than"):
+            ask(Raw(head, endless).client(timeout=30))
+        started = time.monotonic()
+        with pytest.raises(ClientError, match="timed out"):
+            ask(Raw(head, trickle).client(timeout=0.5))
+        assert time.monotonic() - started < 3
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def frame(value):
     body = (b't' + struct.pack('>I', 3) + b's' + struct.pack('>I', 5) + b'value'
             + b'i' + struct.pack('>I', 1) + bytes([value]) + b'N')
     return struct.pack('>I', len(body)) + body
-ready = b't' + struct.pack('>I', 1) + b's' + struct.pack('>I', 5) + b'ready'
+ready = b't' + struct.pack('>I', 2) + b's' + struct.pack('>I', 5) + b'ready' + b'd' + struct.pack('>I', 1) + b's' + struct.pack('>I', 1) + b'fF'
 os.write(3, struct.pack('>I', len(ready)) + ready + b''.join(map(frame, (1, 2, 3, 4))))
 def f(x): return 0
 """,
@@ -242,9 +242,11 @@ big = i(1 << 20_000)  # Python refuses to write it in decimals
 
 FORGED = {  # answers on the channel that the host would stumble over, if it took them at their word
     "forged: raised, an integer by an integer": FORGE + "send(t(s('raised'), big, big))",
-    "forged: returned an integer's type": FORGE + "send(t(s('ready')))\nsend(t(s('opaque'), big))",
+    "forged: returned an integer's type": FORGE
+    + "send(t(s('ready'), b'd' + struct.pack('>I', 0)))\nsend(t(s('opaque'), big))",
     "forged: raised, and no more": FORGE + "send(t(s('raised')))",
     "forged: ended by an integer": FORGE + "send(t(s('ended'), t(big, big)))",
-    "forged: raised, after it was ready": FORGE + "send(t(s('ready')))\nsend(t(s('raised'), big, big))",
+    "forged: raised, after it was ready": FORGE
+    + "send(t(s('ready'), b'd' + struct.pack('>I', 0)))\nsend(t(s('raised'), big, big))",
 }
 VERDICTS |= FORGED

@@ -162,7 +162,7 @@ def test_calls_before_the_code_is_ready(message):
 
 @for_all_messages
 def test_answers_to_calls(message):
-    with Forger(("ready",), message, message, message) as forger:
+    with Forger(("ready", {}), message, message, message) as forger:
         assert blames_the_code(grade_calls(forger, CALLS, LIMITS))
 
 
@@ -190,7 +190,7 @@ def test_verdicts_of_the_tests_process(message):
 @for_all_messages
 def test_answers_to_the_tests_process(message):
     """The candidate's answers, read by the tests: what is sent on to the host is one of the forms that it takes."""
-    peer = verdict._Peer(10**6)
+    peer = verdict._Peer(10**6, "")
     tests = {"f": verdict.Proxy(peer, "f")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verdict, "read_bytes", lambda *_: encode(message))
@@ -207,7 +207,7 @@ def test_answers_to_the_tests_process(message):
 @for_all_messages
 @pytest.mark.parametrize("trusted", [False, True])
 def test_answers_to_sessions(trusted, message):
-    with Forger(("ready",), message) as forger:
+    with Forger(("ready", {}), message) as forger:
         session = Session(lambda: Child(forger, LIMITS), "", trusted)
         try:
             session.call("f", seconds=5.0)
@@ -220,7 +220,7 @@ def test_answers_to_sessions(trusted, message):
 
 @for_all_messages
 def test_starts_of_sessions(message):
-    for sent in ((message, message), (("ready",), message)):
+    for sent in ((message, message), (("ready", {}), message)):
         with Forger(*sent) as forger:
             session = Session(lambda: Child(forger, LIMITS), "", trusted=True, setup=("load", 1))
             try:
@@ -233,7 +233,7 @@ def test_starts_of_sessions(message):
 
 @for_all_messages
 def test_trials_of_walls(message):
-    for sent in ((message, message), (("ready",), message)):
+    for sent in ((message, message), (("ready", {}), message)):
         with Forger(*sent) as forger:
             fault = _try_walls(forger, LIMITS)
             assert fault is not None and fault.encode("utf-8", "backslashreplace")
@@ -242,7 +242,7 @@ def test_trials_of_walls(message):
 @for_all_messages
 def test_values_of_workers(message):
     """Math-verify's and jsonschema's: only their own `True` is a pass."""
-    with Forger(("ready",), message) as forger, pytest.MonkeyPatch.context() as patch:
+    with Forger(("ready", {}), message) as forger, pytest.MonkeyPatch.context() as patch:
         pool = Workers("no_such_module", "f", count=1)
         pool.sessions = [Session(lambda: Child(forger, LIMITS), "", trusted=True)]
         patch.setattr(symbolic, "workers", lambda *_: pool)

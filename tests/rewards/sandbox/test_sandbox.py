@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import SandboxError
-from covey.rewards.sandbox.grade import AssertsJob, Call, CallsJob, StdioJob
+from covey.rewards.sandbox.grade import POLICY_FAULTS, AssertsJob, Call, CallsJob, StdioJob
 from covey.rewards.sandbox.limits import Limits, Walls
 from covey.rewards.sandbox.sandbox import Sandbox, probe
 from covey.rewards.sandbox.session import CallFailed, Session
@@ -156,6 +156,14 @@ def own(): raise Own('mine')
         ("assert f(0).push(1) == 2", "unsupported"),
         ("assert f.name == 'f'", "unsupported"),
         ("assert f(0) == f(0)", "wrong"),
+        ("assert f(0) == Stack()", "unsupported"),
+        ("assert Stack() == f(0)", "unsupported"),
+        ("assert f(0) == [1, {2: Stack()}]", "unsupported"),
+        ("try:\n    f(0)\nexcept Stack:\n    pass\nassert g", "wrong"),
+        ("try:\n    h(0)\nexcept Stack:\n    pass", "unsupported"),
+        ("assert callable(nothing)", "wrong"),
+        ("assert nothing is not None", "wrong"),
+        ("assert nothing.method(1)", "unsupported"),
         ("assert f(0).append(1)", "wrong"),
         ("assert len(f(0)) == 1", "wrong"),
         ("assert not f(0)", "wrong"),
@@ -167,8 +175,78 @@ def own(): raise Own('mine')
     ],
 )
 def test_what_a_proxy_cannot_carry_is_not_held_against_the_code(sandbox, test, status):
-    code = "class Stack:\n    def push(self, x): return 2\n    def __eq__(self, o): return True\ndef f(x): return Stack()"
+    code = (
+        "class Stack:\n    def push(self, x): return 2\n    def __eq__(self, o): return True\ndef f(x): return Stack()\n"
+        "def h(x): raise ValueError(x)"
+    )
     assert sandbox.grade(AssertsJob(code, (test,))).status == status
+
+
+HONEST = {
+    "return range(x)": "assert list(f(3)) == [0, 1, 2] and f(3) == range(3) and len(f(3)) == 3",
+    "yield from range(x)": "assert list(f(3)) == [0, 1, 2] and sum(f(4)) == 6 and list(f(5000)) == list(range(5000))",
+    "n = 0\n    while True:\n        yield n\n        n += x": "import itertools\nassert list(itertools.islice(f(2), 1500))[-1] == 2998",
+    "return map(str, range(x))": "assert list(f(2)) == ['0', '1']",
+    "from fractions import Fraction\n    return Fraction(x, 2)": "from fractions import Fraction\nassert f(3) == Fraction(3, 2) == 1.5",
+    "from decimal import Decimal\n    return Decimal(x)": "from decimal import Decimal\nassert f('1.5') == Decimal('1.5')",
+    "import datetime\n    return datetime.date(*x)": "import datetime\nassert f((2024, 2, 29)) == datetime.date(2024, 2, 29)",
+    "return x + __import__('datetime').timedelta(1)": "from datetime import *\nassert f(date(2024, 2, 28)) == date(2024, 2, 29)",
+    "from collections import deque\n    return deque(x, 2)": "from collections import deque\nassert f([1, 2, 3]) == deque([2, 3]) and f([1]).pop() == 1",
+    "from collections import namedtuple\n    return namedtuple('P', 'x y')(*x)": "assert f((1, 2)) == (1, 2) and f((1, 2)).y == 2",
+    "from collections import Counter\n    return Counter(x)": "assert f('aab').most_common(1) == [('a', 2)] and f('a')['z'] == 0",
+    "from collections import OrderedDict\n    return OrderedDict(x)": "assert f([(1, 2), (3, 4)]).popitem(last=False) == (1, 2)",
+    "from collections import defaultdict\n    return defaultdict(list, x)": "assert f({1: [2]}) == {1: [2]} and f({})[5] == []",
+    "return x.keys()": "assert list(f({1: 2})) == [1] and f({1: 2}) == {1} and set(f({})) == set()",
+    "return {frozenset(x)}, b'a', 1j": "assert f([1, 1]) == ({frozenset({1})}, b'a', 1j)",
+    "x.append(4)": "a = []\nf(x=a)\nassert a == [4]",
+    "x['a'].append(4)": "inner = []\nwhole = {'a': inner, 'b': inner}\nf(whole)\nassert inner == [4]",
+    "x[0].sort(); x.reverse()": "one, two = [2, 1], [5]\nboth = [one, two]\nf(both)\nassert one == [1, 2] and two == [5] and both[1] is one",
+    "x[0].add(3)": "a = {1}\nf((a,))\nassert a == {1, 3}",
+    "return x": "a = [1]\nassert f(a) is a",
+    "raise IndexError('gone')": "try:\n    f(1)\n    assert False\nexcept IndexError as error:\n    assert str(error) == 'gone'",
+    "yield 1\n    raise KeyError(x)": "it = f(2)\nassert next(it) == 1\ntry:\n    next(it)\n    assert False\nexcept KeyError:\n    pass",
+}
+
+
+@pytest.mark.parametrize("body", HONEST)
+def test_honest_values_get_their_points(sandbox, body):
+    grade = sandbox.grade(AssertsJob(f"def f(x):\n    {body}", (HONEST[body],)))
+    assert grade.status == "ok", grade.detail
+    changed = f"def f(x):\n    return 'wrong'\n    {body}"
+    assert sandbox.grade(AssertsJob(changed, (HONEST[body],))).status in POLICY_FAULTS
+
+
+TRICKS = [
+    "assert all(map(lambda c: f(c[0]) == c[1], [(1, 1), (2, 4)]))",
+    "assert not any(map(f, [1, 2]))",
+    "for got, want in zip(map(f, [1, 2]), [1, 4]): assert got == want",
+    "for got in iter(lambda: f(1), None): assert got == 1",
+    "class Seq:\n    def __getitem__(self, i): return f(i)\nassert all(x == i * i for i, x in enumerate(Seq()))",
+    "class Seq:\n    def __getattr__(self, name): return f(2)\nassert not hasattr(Seq(), 'x') or f(2) == 4",
+    "assert [*filter(f, [1, 2])] == []",
+    "async def g():\n    async for x in h(): assert False\nclass h:\n    def __aiter__(self): return self\n"
+    "    async def __anext__(self): return f(1)\ntry:\n    g().send(None)\nexcept StopIteration:\n    pass",
+]
+
+
+@pytest.mark.parametrize("kind", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "KeyboardInterrupt", "SystemExit", "IndexError",
+                                  "AttributeError", "BaseException", "NotImplementedError"])  # fmt: skip
+def test_no_exception_ends_the_tests_early(sandbox, kind):
+    grade = sandbox.grade(AssertsJob(f"def f(x): raise {kind}", tuple(TRICKS)))
+    assert all(verdict.status in POLICY_FAULTS for verdict in grade.verdicts), grade.verdicts
+
+
+def test_a_value_of_any_depth_is_right_or_wrong_and_never_left_out(sandbox):
+    """Values go through the code twice: encode, then decode."""
+    test = "assert decode(encode('ab')) == 'ab'"
+    for depth in (1, 95, 97, 98, 99, 100, 101, 110, 500):
+        code = f"def encode(x):\n    v = x\n    for _ in range({depth}): v = [v]\n    return v\n"
+        lazy = sandbox.grade(AssertsJob(code + "def decode(x): return 0", (test,)))
+        assert lazy.status == "wrong", (depth, lazy.detail)
+        right = "def decode(x):\n    while isinstance(x, list): x = x[0]\n    return x"
+        assert sandbox.grade(AssertsJob(code + right, (test,))).status == (
+            "ok" if depth < 100 else "wrong"
+        ), depth
 
 
 def test_a_setup_that_fails_is_our_fault(sandbox):

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from covey.runs.record.environment import (
     dataset_facts,
     environment,
@@ -41,6 +43,61 @@ def test_secrets_on_the_command_line_are_blanked():
     assert without_secret_options(given) == [
         "train.py", "--hub_token", blank, "--lr", "1e-6", f"--api-key={blank}", "--push", "--token", "--next",
     ]  # fmt: skip
+
+
+SECRET = "S3CR3T-value-of-it"
+
+
+@pytest.mark.parametrize(
+    "name", ["token", "hub_token", "secret_key", "private_key", "apikey", "api-key", "passwd", "Authorization", "db_password", "client_secret",
+             "access_key", "credentials", "judge.api_key", "HF_TOKEN", "passphrase"],
+)  # fmt: skip
+def test_a_secret_is_blanked_wherever_it_stands(name):
+    settings = {"deep": [{"x": ({name: SECRET},)}], name: SECRET, "all": {name: [SECRET]}}
+    assert SECRET not in json.dumps(without_secrets(settings))
+    for given in (["--set", f"{name}={SECRET}"], [f"--set={name}={SECRET}"], [f"--{name}", SECRET], [f"--{name}={SECRET}"], [f"--{name}", f"-{SECRET}"],
+                  [f"--{name}", f"a={SECRET}"]):  # fmt: skip
+        assert SECRET not in " ".join(without_secret_options(["covey", *given, "--next"])), given
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://user:{}@host/v1",
+        "https://{}@host/",
+        "https://host/?a=1&token={}",
+        "Authorization: Bearer {}",
+        "{{'api_key': '{}'}}",
+        "password={}",
+    ],
+)
+def test_a_secret_in_a_text_is_blanked(text):
+    assert SECRET not in json.dumps(
+        without_secrets({"url": text.format(SECRET), "list": [text.format(SECRET)]})
+    )
+    assert SECRET not in " ".join(without_secret_options(["x", text.format(SECRET)]))
+
+
+def test_values_of_secret_variables_are_blanked_in_every_text(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET + "\n")
+    assert without_secrets({"note": f"it is {SECRET}!"}) == {"note": "it is (not recorded)!"}
+
+
+def test_ordinary_names_are_no_secrets():
+    names = [
+        "eos_token",
+        "pad_token",
+        "num_tokens",
+        "key",
+        "sort_key",
+        "stop_token_ids",
+        "author",
+        "authors",
+        "tokenizer",
+        "secretary",
+        "keys",
+    ]
+    assert without_secrets(dict.fromkeys(names, "some value")) == dict.fromkeys(names, "some value")
 
 
 def test_git_state_names_the_commit_and_shows_what_was_changed(tmp_path):

@@ -21,7 +21,7 @@ Field = Literal["text", "value", "changed"]
 """`text` is a str, `value` is anything, `changed` is a list or None."""
 
 CANDIDATE: Mapping[str, tuple[Field, ...]] = {
-    "ready": (),
+    "ready": ("value",),
     "ended": (),
     "value": ("value", "changed"),
     "raised": ("text", "text"),

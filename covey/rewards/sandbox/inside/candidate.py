@@ -5,8 +5,9 @@
 
 A request is (name, arguments, keyword arguments). An answer is one of those in `covey.rewards.sandbox.inside.answers`
 
-    ("ended",)           the program came to its end                       ("ready",)     the code was executed
-    ("value", value, changed arguments or None)     ("raised", type, text)
+    ("ended",)           the program came to its end
+    ("ready", names)     the code was executed; the tests' names that it defines → whether it is a class
+    ("value", value, changed containers or None)    ("raised", type, text)
     ("opaque", type)     the value is of a type that does not cross        ("missing", name)
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import io
 import os
 import random
@@ -22,11 +24,14 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from .codec import Opaque, decode, encode
+from .codec import ANSWER_DEPTH, Opaque, decode, encode
+from .exceptions import describe
 from .frames import Closed, read_bytes, write_bytes
+from .library import DRAWING, containers
 
 CHANNEL = 3
-MAX_TEXT = 500
+MORE = ""
+"""The function that a request names to draw further items of an iterator."""
 
 Request = tuple[str, list[object], dict[str, object]]
 
@@ -39,7 +44,7 @@ def run(limits: Mapping[str, int]) -> None:
     if job["mode"] == "stdio":
         _run_program(job["code"])
     else:
-        _serve(job["code"], job["filename"], limits["result_bytes"])
+        _serve(job["code"], job["filename"], job.get("names"), limits["result_bytes"])
     os._exit(0)
 
 
@@ -72,11 +77,20 @@ def _run_program(code: str) -> None:
     send(CHANNEL, to_bytes(("ended",) if outcome is None else ("raised", *outcome)))
 
 
-def _serve(code: str, filename: str, max_bytes: int) -> None:
-    """Execute the code, send that it is ready, and answer requests until the other end is gone."""
+def _serve(code: str, filename: str, names: list[str] | None, max_bytes: int) -> None:
+    """Execute the code, send that it is ready, and answer requests until the other end is gone.
+
+    Args:
+        names: of the tests that ask; None: it is the host that asks, which does not look at changed arguments.
+    """
     answer_of, receive, send, parse = _answer, read_bytes, write_bytes, decode
     namespace, outcome = execute(code, "solution", filename)
-    send(CHANNEL, encode(("ready",) if outcome is None else ("raised", *outcome)))
+    if names is not None:
+        DRAWING.begin()
+        answer_of = functools.partial(_answer, in_place=True)
+    found = {name: namespace.get(name) for name in names or ()}
+    defined = {name: isinstance(value, type) for name, value in found.items() if value is not None}
+    send(CHANNEL, encode(("ready", defined) if outcome is None else ("raised", *outcome)))
     while True:
         try:
             request = parse(receive(CHANNEL))
@@ -85,26 +99,37 @@ def _serve(code: str, filename: str, max_bytes: int) -> None:
         send(CHANNEL, answer_of(namespace, request, max_bytes))
 
 
-def _answer(namespace: Mapping[str, Any], request: Request, max_bytes: int) -> bytes:
-    """Call a function; return the encoded answer."""
+def _answer(namespace: Mapping[str, Any], request: Request, max_bytes: int, in_place: bool = False) -> bytes:
+    """Call a function; return the encoded answer. `in_place` also sends what it did to its arguments."""
     name, arguments, keywords = request
-    function = namespace.get(name)
+    function: Any = DRAWING.more if name == MORE else namespace.get(name)
     if function is None:
         return encode(("missing", name))
-    before = after = encode(arguments)
+    known = containers((arguments, keywords)) if in_place else []
+    numbers = {id(part): number for number, part in enumerate(known)}
+    before = [_contents(part, numbers) for part in known]
     try:
         value = function(*arguments, **keywords)
     except BaseException as error:
         return encode(("raised", *describe(error)))
     try:
-        with contextlib.suppress(Opaque):
-            after = encode(arguments)
-        answer = encode(("value", value, arguments if after != before else None))
+        after = [_contents(part, numbers) for part in known]
+        changes = [
+            p.copy() if new and new != old else None for p, new, old in zip(known, after, before, strict=True)
+        ]
+        answer = encode(("value", value, changes if after != before else None), ANSWER_DEPTH, numbers)
     except Opaque as error:
         return encode(("opaque", str(error)))
-    except (RecursionError, MemoryError) as error:
+    except Exception as error:
         return encode(("raised", *describe(error)))
     return answer if len(answer) <= max_bytes else encode(("opaque", f"a value of {len(answer)} bytes"))
+
+
+def _contents(part: Any, numbers: Mapping[int, int]) -> bytes:
+    """Return the bytes of one container, those inside it by their numbers; none where it holds what does not cross."""
+    with contextlib.suppress(Opaque):
+        return encode(part.copy(), ANSWER_DEPTH, numbers)
+    return b""
 
 
 def execute(code: str, name: str, filename: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
@@ -117,15 +142,3 @@ def execute(code: str, name: str, filename: str) -> tuple[dict[str, Any], tuple[
     except BaseException as error:
         return module.__dict__, describe(error)
     return module.__dict__, None
-
-
-def describe(error: BaseException) -> tuple[str, str]:
-    """Return type and text of an exception, whatever its class does when asked."""
-    kind = type(error)
-    builtin = next((k.__name__ for k in kind.__mro__ if k.__module__ == "builtins"), "BaseException")
-    try:
-        text = str(error.code if isinstance(error, SystemExit) else error)[:MAX_TEXT]
-        text = text if type(text) is str else ""
-    except BaseException:
-        text = ""
-    return builtin, text

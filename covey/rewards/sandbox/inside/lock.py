@@ -64,17 +64,18 @@ def _limit(limits: Mapping[str, int], locked: bool) -> None:
     megabytes = 1 << 20
     wanted = {"RLIMIT_AS": limits["memory_mb"] * megabytes, "RLIMIT_CORE": 0}
     if locked:
-        stack, hard = limits["stack_mb"] * megabytes, resource.getrlimit(resource.RLIMIT_STACK)[1]
         wanted |= {
             "RLIMIT_CPU": limits["cpu_seconds"],
             "RLIMIT_FSIZE": 0,
             "RLIMIT_NOFILE": 32,
-            "RLIMIT_STACK": stack if hard == resource.RLIM_INFINITY else min(stack, hard),
+            "RLIMIT_STACK": limits["stack_mb"] * megabytes,
             "RLIMIT_NPROC": 0,
             "RLIMIT_MEMLOCK": 0,
             "RLIMIT_MSGQUEUE": 0,
         }
     for name, value in wanted.items():
+        hard = resource.getrlimit(getattr(resource, name))[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)  # the host may have less itself
         with contextlib.nullcontext() if locked else contextlib.suppress(ValueError, OSError):
             resource.setrlimit(getattr(resource, name), (value, value))
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import os
 import random
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .answers import NO_ANSWER, checked
-from .candidate import CHANNEL, describe
-from .codec import Malformed, Opaque, decode, encode
+from .candidate import CHANNEL, MORE
+from .codec import ANSWER_DEPTH, Malformed, Opaque, decode, encode
+from .exceptions import describe, exception_of
 from .frames import Closed, read_bytes, write_bytes
+from .library import DRAWING, containers
 
 PEER = 4
 
@@ -31,23 +34,21 @@ class CandidateGone(BaseException):
     """The candidate's process ended, or said something that is no answer."""
 
 
-class CandidateError(Exception):
-    """An exception of a class that the candidate made."""
-
-
 def run(limits: Mapping[str, int]) -> None:
     """Read the job, run its tests, send a verdict on each, and end this process; `limits` holds the fields of `Limits`."""
     job = decode(read_bytes(CHANNEL))
-    peer = _Peer(limits["result_bytes"])
+    peer = _Peer(limits["result_bytes"], "\n".join([job["setup"], *job["tests"]]))
     random.seed(0)
-    fault = peer.start_fault()
-    if fault is not None:
+    if (fault := peer.start_fault()) is not None:
         write_bytes(CHANNEL, encode(fault))
         os._exit(0)
-    namespace = {"__name__": "tests", **{name: Proxy(peer, target) for name, target in job["names"].items()}}
+    DRAWING.begin(peer.more, peer.sources)
+    namespace = {"__name__": "tests", **proxies(peer, job["names"], job["objects"])}
+    absent = [f"NameError: name {name!r} is not defined" for name in job["names"].keys() - namespace.keys()]
     for number, test in enumerate([job["setup"], *job["tests"]]):
         verdict = _verdict(test, namespace)
-        if number == 0 and verdict[0] == "failed" and not peer.num_calls:
+        misses = verdict[-1] in absent
+        if number == 0 and verdict[0] == "failed" and not peer.num_calls and not misses:
             verdict = ("broken", verdict[1])  # the candidate had no part in it
         write_bytes(CHANNEL, encode(verdict))
         if verdict[0] in ("gone", "broken"):
@@ -55,11 +56,20 @@ def run(limits: Mapping[str, int]) -> None:
     os._exit(0)
 
 
+def proxies(peer: _Peer, names: Mapping[str, str], objects: Sequence[str]) -> dict[str, object]:
+    """Return the functions of the code by their names in the tests.
+
+    What the code does not define is not there, as in one process; only an object whose attributes are asked for could be
+    meant to come from elsewhere, and is not held against the code.
+    """
+    return {n: Proxy(peer, target) for n, target in names.items() if target in peer.defined or n in objects}
+
+
 def _verdict(test: str, namespace: dict[str, object]) -> tuple[str, ...]:
     """Return (`passed`,), or (`failed` | `unsupported` | `gone` | `broken`, why)."""
     try:
         code = compile(test, "<tests>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return "broken", str(error)
     try:
         exec(code, namespace)
@@ -69,8 +79,13 @@ def _verdict(test: str, namespace: dict[str, object]) -> tuple[str, ...]:
         return "gone", str(error)
     except BaseException as error:
         kind, text = describe(error)
+        if text.startswith(_CATCHES_NO_CLASS) and not hasattr(error, "crossed"):
+            return "unsupported", "an exception of a class of the code is to be caught"
         return "failed", f"{kind}: {text}"
     return ("passed",)
+
+
+_CATCHES_NO_CLASS = "catching classes that do not inherit from BaseException"
 
 
 @dataclass
@@ -78,7 +93,11 @@ class _Peer:
     """The candidate's end of the socket."""
 
     max_bytes: int
+    sources: str
+    """Setup and tests, which may name the exceptions that they expect."""
     num_calls: int = 0
+    defined: Mapping[object, object] = field(default_factory=dict)
+    """Those of the tests' names that the code defines → whether it is a class, as far as it can be believed."""
 
     def start_fault(self) -> tuple[object, ...] | None:
         """Wait until the candidate is ready; return the verdict on one that will not be."""
@@ -86,52 +105,64 @@ class _Peer:
             answer = self._receive()
         except CandidateGone as error:
             return "gone", str(error)
-        if answer[0] == "raised":
-            return answer
-        return None if answer == ("ready",) else ("gone", NO_ANSWER)
+        match answer:
+            case ("raised", *_):
+                return answer
+            case ("ready", dict(defined)):
+                self.defined = defined
+                return None
+        return "gone", NO_ANSWER
 
     def call(self, name: str, arguments: list[object], keywords: dict[str, object]) -> tuple[object, ...]:
-        """Send a request; return the answer."""
+        """Send a request; return the answer. Arguments that the candidate changes in place are changed here."""
         self.num_calls += 1
         try:
             request = encode((name, arguments, keywords))
         except (Opaque, RecursionError) as error:
-            if str(error).endswith(
-                Unreadable.__qualname__
-            ):  # the candidate's own return is handed back to it
-                raise TypeError(
-                    f"{name} is called with what the candidate returned, which does not cross"
-                ) from None
+            if (
+                type(getattr(error, "culprit", None)) is Unreadable
+            ):  # the candidate's own return is handed back
+                raise TypeError(f"{name} is called with a returned value that does not cross") from None
             raise Unjudgeable(f"{name} is called with {error}") from None
-        try:
-            write_bytes(PEER, request)
-        except OSError as error:
-            raise CandidateGone(str(error)) from None
-        return self._receive()
+        known = containers((arguments, keywords))
+        answer = self._receive(known, request)
+        if answer[0] == "value" and isinstance(answer[2], list):
+            for part, content in zip(known, answer[2], strict=False):
+                _change_in_place(part, content)
+        return answer
 
-    def _receive(self) -> tuple[object, ...]:
+    def more(self, number: int) -> tuple[list[object], object]:
+        """Return further items of an iterator of the candidate, and how it goes on."""
+        match self.call(MORE, [number], {}):
+            case ("value", (list(items), end), _):
+                return items, end
+        raise CandidateGone(NO_ANSWER)
+
+    def _receive(self, known: Sequence[object] = (), request: bytes | None = None) -> tuple[object, ...]:
+        """Return the candidate's answer, to a request where there is one; objects of `known` go by their numbers in it."""
         try:
-            return checked(decode(read_bytes(PEER, self.max_bytes + 1024)))
+            if request is not None:
+                write_bytes(PEER, request)
+            data = read_bytes(PEER, self.max_bytes + 1024)
+            return checked(decode(data, max_depth=ANSWER_DEPTH, known=known))
         except (Closed, Malformed, OSError) as error:
             raise CandidateGone(str(error)) from None
 
 
 class Proxy:
-    """A function of the candidate, called in its own process. Arguments that it changes in place are changed here."""
+    """A function of the candidate, called in its own process."""
 
     def __init__(self, peer: _Peer, name: str) -> None:
         self._peer, self._name = peer, name
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
         match self._peer.call(self._name, list(arguments), keywords):
-            case ("value", value, changed):
-                if isinstance(changed, list):
-                    _change_in_place(arguments, changed)
+            case ("value", value, _):
                 return value
             case ("raised", str(kind), str(text)):
-                raise _exception(kind, text)
+                raise exception_of(kind, text, self._peer.sources)
             case ("opaque", str(kind)):
-                return Unreadable(kind)
+                return Unreadable(kind, self._peer.defined.get(self._name) is True)
             case ("missing", _):
                 raise NameError(f"name {self._name!r} is not defined")
         raise CandidateGone(NO_ANSWER)
@@ -141,17 +172,21 @@ class Proxy:
 
 
 class Unreadable:
-    """A returned value that does not cross. It equals nothing, so a comparison fails the candidate.
+    """A returned value that does not cross. It equals no value, so a comparison with one fails the candidate.
 
-    Asking it for a method that no builtin type has shows that the tests are made for objects: `unsupported`.
+    Comparing it with an object that the tests made of a class of the code, or asking it for a method that no builtin type
+    has, shows that the tests are made for objects: `unsupported`.
     """
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, is_made: bool = False) -> None:
         self._kind = kind
+        self.is_made = is_made  # by calling a class of the code
 
     def __eq__(self, other: object) -> bool:
+        if _holds_made(other) or (self.is_made and isinstance(other, Unreadable)):
+            raise Unjudgeable(f"two objects of the code are compared, one a {self._kind}")
         return False
 
     def __bool__(self) -> bool:
@@ -164,28 +199,28 @@ class Unreadable:
 
 
 _BUILTIN_TYPES = (int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict)
-_EXCEPTIONS = {
-    kind.__name__: kind
-    for kind in vars(__import__("builtins")).values()
-    if isinstance(kind, type) and issubclass(kind, Exception)
-}
 
 
-def _exception(kind: str, text: str) -> Exception:
-    """Return the exception that the candidate raised, as one of a builtin class; nothing that ends the tests."""
-    try:
-        return _EXCEPTIONS[kind](text)
-    except (KeyError, TypeError):  # not a builtin exception, or one that wants other arguments
-        return CandidateError(f"{kind}: {text}")
+def _holds_made(value: object) -> bool:
+    """Return whether a value is, or holds at any place, an object that the tests made of a class of the code."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return any(map(_holds_made, value))
+    return isinstance(value, Unreadable) and value.is_made
 
 
-def _change_in_place(arguments: Sequence[Any], changed: Sequence[Any]) -> None:
-    """Give mutable arguments the contents that they have after the call."""
-    for before, after in zip(arguments, changed, strict=False):
-        if type(before) is not type(after):
-            continue
-        if type(before) in (list, bytearray):
-            before[:] = after
-        elif type(before) in (set, dict):
-            before.clear()
-            before.update(after)
+def _change_in_place(part: Any, content: Any) -> None:
+    """Give a container the contents that it has after the call."""
+    if type(part) is not type(content):
+        return
+    if isinstance(part, list | bytearray):
+        part[:] = content
+        return
+    part.clear()
+    if isinstance(part, dict):
+        dict.update(part, content)
+    elif isinstance(part, deque):
+        part.extend(content)
+    else:
+        part.update(content)

@@ -45,6 +45,7 @@ _FOLDERS = (
 
 def main() -> None:
     """Put up the walls that belong to all children, import, tell the host, and serve."""
+    _reset_signals()
     settings = json.loads(sys.argv[1])
     sys.path.insert(0, settings["folder"])
     from inside import candidate, landlock, lock, namespaces, preload, seccomp, verdict  # noqa: F401
@@ -77,6 +78,17 @@ def main() -> None:
     _ForkServer(control, settings["limits"], walls, kept).serve()
 
 
+def _reset_signals() -> None:
+    """Drop what the host's signals and files were set to: all of it is inherited, and a blocked SIGCHLD would hide ends."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(number) == signal.SIG_IGN:  # Python itself ignores the two
+            with contextlib.suppress(OSError):
+                signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(0o022)
+
+
 def _live_inside(control: int) -> None:
     """Go on as the first process of the new PID namespace; the outer process only waits for it.
 
@@ -105,7 +117,6 @@ class _ForkServer:
         self.pids: dict[int, int] = {}  # descriptor of a leash → pid of the child on it
         self.leashes: dict[int, socket.socket] = {}  # pid → its leash
         self.poll = select.poll()
-        self.null = os.open(os.devnull, os.O_RDWR)
         self.woken, writing = os.pipe()  # a child's end writes to it
         for descriptor in (self.woken, writing):
             os.set_blocking(descriptor, False)
@@ -157,10 +168,11 @@ class _ForkServer:
 
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # The given descriptors on their numbers, /dev/null on the standard ones that are not given; no others.
+            # The given descriptors on their numbers, a /dev/null of its own on the other standard ones; no others.
             above_all_targets = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 16) for descriptor in given]
+            null = os.open(os.devnull, os.O_RDWR)
             for standard in {0, 1, 2} - set(targets):
-                os.dup2(self.null, standard)
+                os.dup2(null, standard)
             for descriptor, target in zip(above_all_targets, targets, strict=True):
                 os.dup2(descriptor, target)
             os.closerange(max(2, *targets) + 1, os.sysconf("SC_OPEN_MAX"))
