@@ -106,10 +106,7 @@ class NativeEngine:
         """Why the policy always takes the general path; None: it does not."""
         self._checked: weakref.ref[nn.Module] | None = None
         """The policy whose check has passed, or failed for `_unsupported`."""
-        self._version = 0
-        """Weights that were loaded since that check."""
-        self._text: tuple[int, ...] = ()
-        """Ids of a prompt and a completion of the last call; the next check reads them."""
+        self._watch = selfcheck.Watch()
         self.decoding: tuple[weakref.ref[nn.Module], Decoding] | None = None
         """The policy that last took the general path, and how it does."""
         self._warned: set[str] = set()
@@ -164,7 +161,7 @@ class NativeEngine:
             if options.prompt_lookup:
                 self.completions.add(group)
             half = selfcheck.TOKENS
-            self._text = (*group.prompt.ids[-half:], *group.completions[0].ids[:half])
+            self._watch.text = (*group.prompt.ids[-half:], *group.completions[0].ids[:half])
             yield group
 
     def _decoding_of(self, policy: nn.Module) -> Decoding:
@@ -231,10 +228,11 @@ class NativeEngine:
             has_moved = self._is_stale
             if self.weights is None or has_moved:
                 self.weights, self._is_stale = self._read(policy), False
-            self._version = self._version + has_moved if is_checked else 0
-            is_due = has_moved and self._version & (self._version - 1) == 0  # 1, 2, 4, 8, ...
+            watch = self._watch = self._watch if is_checked else selfcheck.Watch()
+            watch.version += is_checked and has_moved
+            is_due = has_moved and watch.version & (watch.version - 1) == 0  # 1, 2, 4, 8, ...
             if not is_checked or is_due:
-                self._check(policy, self.weights, self._text if is_checked else ())
+                self._check(policy, self.weights, watch.text)
         if self._unsupported is not None:
             self.weights = None
         self.reason = self._unsupported
@@ -263,7 +261,7 @@ class NativeEngine:
         self._checked = weakref.ref(policy)
         if gap <= bound:
             return
-        when = f" after {self._version} updates" if self._version else ""
+        when = f" after {self._watch.version} updates" if self._watch.version else ""
         self._unsupported = (
             f"its log-probabilities differ from the model's own by {gap:.3g} nats{when} (bound {bound})"
         )

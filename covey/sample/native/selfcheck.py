@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,6 +27,16 @@ WINDOW_CHECKED = 1024
 BOUND = {torch.float32: 0.01, torch.bfloat16: 0.3, torch.float16: 0.3}
 """Largest mean gap that is taken for rounding, by dtype, in nats. In 16 bits two ways to round differ by some hundredths on
 real models, a wrong mask by whole nats."""
+
+
+@dataclass
+class Watch:
+    """When the next comparison is due, and on what."""
+
+    version: int = 0
+    """Weights that were loaded since the first comparison."""
+    text: tuple[int, ...] = ()
+    """Ids of a prompt and a completion of the last call."""
 
 
 def first_text(weights: Weights) -> list[int]:
