@@ -71,14 +71,18 @@ class PromptReader:
         return length <= self.max_length
 
     def _template(self, row: Mapping[str, object], number: int) -> dict[str, object]:
-        """Return the arguments of the row's chat template; an empty list of tools is none."""
+        """Return the arguments of the row's chat template; None is what Arrow fills in, an empty list of tools is none."""
         own: Any = row.get(TEMPLATE_COLUMN) or {}
-        taken = sorted(TEMPLATE_ARGUMENTS & set(own)) if isinstance(own, Mapping) else [repr(own)]
-        taken = [name for name in taken if not isinstance(own, Mapping) or own[name] is not None]
+        if not isinstance(own, Mapping):
+            raise DatasetError(
+                f"Row {number}: {TEMPLATE_COLUMN!r} is {own!r}. It must be a mapping of names to values."
+            )
+        own = {name: value for name, value in own.items() if value is not None}
+        taken = sorted(TEMPLATE_ARGUMENTS & set(own))
         if taken:
             raise DatasetError(
-                f"Row {number}: {TEMPLATE_COLUMN!r} has {', '.join(taken)}. It must be a mapping of variables of the chat "
-                "template, without what Covey says to it itself. Leave it out."
+                f"Row {number}: {TEMPLATE_COLUMN!r} has {', '.join(map(repr, taken))}, which Covey says to the chat template "
+                "itself. Leave it out."
             )
         template = {**self.template, **own}
         return template if template.get("tools") else {n: v for n, v in template.items() if n != "tools"}
