@@ -103,9 +103,9 @@ def check_own_loss(args: GRPOConfig, loss: Loss | None) -> None:
     """
     if loss is None:
         return
-    if not callable(loss):
+    if not callable(loss) or isinstance(loss, type):
         raise ConfigError(
-            f"loss is {loss!r}; it must be a function of LossTerms that returns one loss per token. A loss that has a name "
+            f"loss is {loss!r}; it must be a function of LossTerms that returns one loss per token, or an object that is called like one. A loss that has a name "
             f"is chosen with GRPOConfig(loss_type=...): {', '.join(LOSS_TYPES)}."
         )
     if args.loss_type not in REDUCTIONS:

@@ -45,6 +45,7 @@ from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
+from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
 from covey.trainer.data import Numbered, make_loader, task_names
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
@@ -140,6 +141,7 @@ class GRPOTrainer(CheckpointedTrainer):
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
+        check_compute_metrics(compute_metrics)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
         check_best_metric(args, rewards, eval_dataset, compute_metrics is not None)
         checks.check_columns(rewards, train_dataset, eval_dataset)
@@ -362,14 +364,17 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.engine.sleep()
         # `compute_metrics` and callbacks on every process look at the whole evaluation.
-        metrics, groups = joined(gather((sums, own)), self.args.task_column, cast(Any, self.compute_metrics))
-        seconds = time.perf_counter() - start
-        count = sum(len(s.totals) for s in groups)
-        metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
-        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
-        name = prefix.removeprefix("eval").removeprefix("_") or "eval"
-        self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
-        self.log(named)
+        metrics, groups = joined(gather((sums, own)), self.args.task_column)
+        try:
+            metrics |= more_numbers(cast(Any, self.compute_metrics), groups, metrics.keys(), prefix)
+        finally:  # Covey's own numbers are not lost where the user's fail
+            seconds = time.perf_counter() - start
+            count = sum(len(s.totals) for s in groups)
+            metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
+            named = {f"{prefix}_{name}": value for name, value in metrics.items()}
+            name = prefix.removeprefix("eval").removeprefix("_") or "eval"
+            self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
+            self.log(named)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         return named
 
