@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from numbers import Real
 from typing import Any, TypeVar
 
 from covey.metrics import Mean, Metric, merge
 from covey.rewards.own import own
 from covey.rewards.reserved import is_reserved
+from covey.rewards.results import number, shown
 from covey.types import Group, PromptContent, Score
 
 T = TypeVar("T")
@@ -117,8 +120,8 @@ class Notes:
                 "(None where there is none)."
             )
         self.extras[column] = kept
-        numbers = [float(v) for v in kept if isinstance(v, int | float)]
-        if numbers and all(v is None or isinstance(v, int | float) for v in kept):
+        numbers = [float(v) for v in kept if isinstance(v, Real | Decimal)]
+        if numbers and all(v is None or isinstance(v, Real | Decimal) for v in kept):
             name = f"extra/{column}" if is_reserved(column) else column
             self.metrics = merge(self.metrics, {name: Mean.of(filter(math.isfinite, numbers))})
 
@@ -133,8 +136,11 @@ class Notes:
                 f"log_metric({name!r}, ...): that is the name of a metric that Covey logs itself. Give yours another one, for "
                 f"example 'my/{name.rpartition('/')[2]}'."
             )
-        number = float(value)
-        self.metrics = merge(self.metrics, {name: Mean.of([number] if math.isfinite(number) else ())})
+        try:
+            found = number(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"log_metric({name!r}, ...) got {shown(value)}; give a number.") from None
+        self.metrics = merge(self.metrics, {name: Mean.of([found] if math.isfinite(found) else ())})
 
 
 @dataclass

@@ -17,6 +17,7 @@ from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling
 from covey.score.score_metrics import completion_metrics
 from covey.score.scorer import Scorer
+from covey.trainer.data import are_tasks
 from covey.types import Prompt, PromptContent, ScoredGroup
 
 
@@ -115,7 +116,7 @@ def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]
         task = s.group.prompt.columns.get(task_column)
         if task is not None:
             tasks.setdefault(str(task), []).append(s)
-    for task, part in tasks.items():
+    for task, part in tasks.items() if are_tasks(len(tasks), len(groups)) else ():
         totals = [t for s in part for t in s.totals if t is not None]
         numbers[f"tasks/{task}/count"] = float(len(totals))
         if totals:

@@ -177,7 +177,10 @@ def training_plan(
 
 
 def prompt_reader(
-    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase | None, context: int | None
+    args: GRPOConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+    context: int | None,
+    vocabulary: int | None = None,
 ) -> PromptReader:
     """Build the reader that turns rows into prompts; without a tokenizer, one that only knows the limits."""
     return PromptReader(
@@ -187,6 +190,7 @@ def prompt_reader(
         args.overlong_prompts,
         context,
         args.max_completion_length,
+        vocabulary,
     )
 
 
@@ -197,12 +201,23 @@ def make_prompts(
 
     It warns where prompts are repeated within a round.
     """
-    reader = prompt_reader(args, tokenizer, context_length(policy))
+    reader = prompt_reader(args, tokenizer, context_length(policy), fitness.embedded_tokens(policy) or None)
     kept = kept_rows(dataset, reader)
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
     args.gradient_accumulation_steps = plan.accumulation
     return ShardedPrompts(plan, reader, kept, args.process_index)
+
+
+def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
+    """Return the loader's arguments for processes that read rows ahead; a stream is read by the training process alone."""
+    if not by_number or not args.dataloader_num_workers:
+        return {}
+    return {
+        "num_workers": args.dataloader_num_workers,
+        "prefetch_factor": args.dataloader_prefetch_factor,
+        "persistent_workers": args.dataloader_persistent_workers,
+    }
 
 
 def make_sampling(

@@ -1,9 +1,13 @@
 """Names that rewards choose never meet those of Covey: in metrics an error says so, in the files both are there."""
 
+import decimal
+import fractions
 import json
+import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from transformers import TrainerState
 
@@ -12,7 +16,7 @@ from covey.metrics import Total
 from covey.rewards import Mixture, RewardBatch, reward
 from covey.rewards.check.trial import batch_of
 from covey.rewards.reserved import is_reserved
-from covey.runs.record.completions_jsonl import completion_rows
+from covey.runs.record.completions_jsonl import CompletionLog, completion_rows
 from covey.types import Completion, Group, Prompt, Score, ScoredGroup
 
 BATCH = RewardBatch(prompts=["p", "q"], completions=["a", "bb"])
@@ -128,3 +132,31 @@ def test_the_state_of_a_check_has_what_that_of_a_run_has():
     assert set(stand_in) == set(real)
     for name, value in stand_in.items():
         assert real[name] is None or type(value) in (type(real[name]), int, dict), name
+
+
+def test_metrics_and_columns_take_numbers_of_all_kinds_and_nothing_else():
+    def noisy(completions, log_metric, log_extra):
+        log_metric("a", fractions.Fraction(1, 4))
+        log_extra("b", [np.float32(1), None])
+        log_extra("c", [decimal.Decimal(1), "text"])
+        return [1.0, 0.0]
+
+    metrics = Mixture(noisy).score(BATCH).metrics
+    assert metrics["a"].value == 0.25 and metrics["b"].value == 1.0 and "c" not in metrics
+    with pytest.raises(RewardError, match=r"log_metric\('a', \.\.\.\) got NoneType \(None\); give a number"):
+        Mixture(logging("a", None)).score(BATCH)
+
+
+def test_a_line_of_completions_is_json_whatever_was_logged(tmp_path):
+    values = [math.nan, np.float32(0.5), {1, 2}, np.array([1.0, math.inf]), fractions.Fraction(1, 2)]
+    group = ScoredGroup(
+        group=Group(Prompt("p", (1,)), tuple(Completion((1,), (-1.0,), "t", "stop") for _ in values)),
+        scores={},
+        totals=(1.0,) * len(values),
+        advantages=(0.0,) * len(values),
+        extras={"kept": tuple(values)},
+    )
+    CompletionLog(tmp_path / "completions.jsonl").write(1, [group])
+    lines = (tmp_path / "completions.jsonl").read_text().splitlines()
+    kept = [json.loads(line, parse_constant=lambda text: pytest.fail(text))["kept"] for line in lines]
+    assert kept == [None, 0.5, [1, 2], [1.0, None], "1/2"]

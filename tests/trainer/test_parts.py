@@ -68,7 +68,7 @@ def test_template_arguments_of_a_row_that_collide_are_refused_with_its_row(colum
         "chat_template_kwargs": {"tokenize": None, "tools": []},
     }  # as Arrow fills columns in
     assert reader.read(filled, 7, (0,)).ids == reader.read({"prompt": "ab"}, 7, (0,)).ids
-    assert reader._template(filled, 7) == {}
+    assert reader.arguments(filled, 7) == {}
 
 
 def test_padding_may_be_drawn_where_it_ends_a_completion():

@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.rewards.batch import Notes
 from covey.rewards.execution.loop import awaited
-from covey.rewards.results import listed
+from covey.rewards.results import listed, number
 
 _function: Any = None
 
@@ -21,7 +21,7 @@ class RecordedNotes(Notes):
         self.logged: list[tuple[str, float]] = []
 
     def log_metric(self, name: str, value: float) -> None:
-        self.logged.append((name, float(value)))
+        self.logged.append((name, number(value)))
 
 
 def load(payload: bytes) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from covey.errors import warn
+from covey.runs.record.jsonl import finite, plain
 from covey.types import ScoredGroup
 
 
@@ -43,7 +44,8 @@ class CompletionLog:
     def write(self, step: int, scored: Sequence[ScoredGroup]) -> None:
         """Append the completions of a step, all of them or none."""
         lines = [
-            json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in completion_rows(step, scored)
+            json.dumps(finite(line), ensure_ascii=False, default=plain) + "\n"
+            for line in completion_rows(step, scored)
         ]
         size = self.path.stat().st_size
         try:
