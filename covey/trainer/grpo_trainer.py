@@ -165,10 +165,9 @@ class GRPOTrainer(CheckpointedTrainer):
         check_best_metric(args, rewards, data.evals, compute_metrics is not None)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         rehearsal.check(args, policy, tokenizer, optimizers[0])
-        self.sampling = make_sampling(
-            args, ending, tokenizer.pad_token_id, unknown_ids(tokenizer, policy, ending)
-        )
-        self.eval_sampling = make_eval_sampling(args, self.sampling)
+        unknown = unknown_ids(tokenizer, policy, ending)
+        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
+        self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id)
         self.prompts = make_prompts(args, tokenizer, policy, data.train)
         checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending)
         super().__init__(

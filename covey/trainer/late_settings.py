@@ -137,7 +137,7 @@ def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
     weights = checks.reward_weights(rewards, args.reward_weights)
     old, padding = trainer.sampling, trainer.processing_class.pad_token_id
     sampling = parts.make_sampling(args, old.stop_ids, padding, old.unknown_ids)
-    trainer.eval_sampling = parts.make_eval_sampling(args, sampling)
+    trainer.eval_sampling = parts.make_eval_sampling(args, sampling, padding)
     trainer.sampling = sampling
     plan = trainer.plan
     if not LENGTH.isdisjoint(changed):

@@ -220,7 +220,7 @@ def test_the_loss_is_policy_loss_and_its_other_terms(given, policy, tmp_path):
     assert not logged(plain, "policy_loss")
     assert logged(mixed, "policy_loss")[0] == pytest.approx(logged(plain, "loss")[0], abs=1e-6)
     others = (
-        given.get("beta", 0) * logged(mixed, "kl")[0]
+        given.get("beta", 0) * (logged(mixed, "kl") or [0.0])[0]
         - given.get("entropy_coef", 0) * logged(mixed, "entropy")[0]
     )
     assert logged(mixed, "loss")[0] == pytest.approx(logged(mixed, "policy_loss")[0] + others, abs=1e-5)
