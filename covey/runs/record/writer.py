@@ -224,7 +224,7 @@ class RunWriter:
         """Write, or count what is lost: a record that cannot be written is not the end of the run."""
         try:
             write()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a full disk; names that no file can hold
             self._lost += 1
             if not self._has_warned:
                 self._has_warned = True

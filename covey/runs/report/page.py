@@ -57,7 +57,7 @@ def write_report(
         blobs.append(held)
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with open(output, "w", encoding="utf-8", newline="\n") as file:
+    with open(output, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(document({"runs": summaries, "live": False}, blobs))
     return output
 
