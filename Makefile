@@ -1,7 +1,8 @@
 # quickstart   watch a model learn              test       run the tests
 # test-fast    formulas and laws, a minute      test-lowest steps and trainer on the oldest libraries
 # check        format, lint, types, layers      env        only make the environment
-# gpu-check    laws, speed, memory on a GPU     api        write docs/api.md from the docstrings
+# gpu-check    laws, speed, memory on a GPU     pages      write docs/api.md and settings.md from the code
+# docs         the site, in site/: every link is checked
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -12,7 +13,7 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 # Tiny models are slower on several threads; tests run side by side instead.
 
-.PHONY: quickstart test test-fast test-lowest check gpu-check api format env clean
+.PHONY: quickstart test test-fast test-lowest check gpu-check pages docs format env clean
 
 quickstart: $(STAMP)
 	$(BIN)/covey quickstart
@@ -46,8 +47,12 @@ check: $(STAMP)
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py
 
-api: $(STAMP)
+pages: $(STAMP)
 	$(BIN)/python tools/api.py
+	$(BIN)/python tools/settings_page.py
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -64,4 +69,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache build site *.egg-info

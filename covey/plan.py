@@ -159,7 +159,8 @@ def make_plan(
     """Work out a plan from the settings.
 
     Where an optimizer step would not hold whole groups, more micro-batches are accumulated, up to the next multiple,
-    with a warning; unless `steps_per_generation` or `generation_batch_size` says how much is sampled at once.
+    with a warning; unless `steps_per_generation` or `generation_batch_size` says how much is sampled at once. Where that ends
+    at another time than optimizer steps, more is sampled, with a warning.
 
     Raises:
         ConfigError: explicit settings cannot hold whole groups; the message proposes the nearest that can.
@@ -208,7 +209,7 @@ def _steps_per_generation(
     """Return the micro-batches per process that are sampled at once, from whichever of the two settings was given.
 
     Raises:
-        ConfigError: the two contradict one another, hold no whole groups, or end at another time than optimizer steps.
+        ConfigError: the two contradict one another, or hold no whole groups.
     """
     if batch is not None and batch % per_micro_step:
         raise ConfigError(
@@ -231,11 +232,14 @@ def _steps_per_generation(
             f"{_joined(near)} (generation_batch_size {_joined(n * per_micro_step for n in near)})."
         )
     if sampled % accumulation and accumulation % sampled:
-        raise ConfigError(
-            f"steps_per_generation {sampled} and gradient_accumulation_steps {accumulation} must divide one another, so "
-            f"that optimizer steps and rounds of sampling end together. The nearest steps_per_generation that do: "
-            f"{_joined(_nearest(sampled, accumulation))}."
+        unit = math.lcm(accumulation, group_size // math.gcd(group_size, per_micro_step))
+        ends_together = math.ceil(sampled / unit) * unit
+        warn(
+            f"steps_per_generation {sampled} and gradient_accumulation_steps {accumulation} do not divide one another: "
+            f"{ends_together} micro-batches are sampled at once instead of {sampled}, so that optimizer steps and rounds of "
+            "sampling end together."
         )
+        return ends_together
     return sampled
 
 

@@ -34,6 +34,23 @@ did not hold, so it counts as 0 and was not run. `failed`: our fault, not the po
 
 # --- choices: what the settings of the three steps may say. GRPOConfig is checked against them, the steps read them.
 
+TEMPLATE_ARGUMENTS = frozenset(
+    {
+        "add_generation_prompt",
+        "continue_final_message",
+        "conversation",
+        "max_length",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "truncation",
+    }
+)
+"""Arguments of a chat template that the run says itself, so that no user can."""
+
 Overlong = Literal["truncate", "drop", "error"]
 """A prompt above the limit: cut its content, drop the row, or raise."""
 

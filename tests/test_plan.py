@@ -1,6 +1,7 @@
 """The arithmetic of batches against a slow oracle that walks through a run."""
 
 import itertools
+import warnings
 
 import pytest
 from hypothesis import given
@@ -124,10 +125,6 @@ def test_the_founding_documents_settings_accumulate_two_micro_batches_and_say_so
             ["7", "multiple of", "6 and 8"],
         ),
         (
-            dict(group_size=2, micro_batch=2, accumulation=2, steps_per_generation=3),
-            ["3", "2", "divide one another"],
-        ),
-        (
             dict(
                 group_size=2, micro_batch=2, accumulation=1, steps_per_generation=2, generation_batch_size=8
             ),
@@ -142,6 +139,29 @@ def test_settings_that_cannot_work_are_refused_with_the_nearest_that_can(given_,
     with pytest.raises(ConfigError) as error:
         make_plan(**given_)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@given(
+    group=st.integers(2, 6), micro=st.integers(1, 6), accumulation=st.integers(1, 6), steps=st.integers(1, 12)
+)
+def test_whatever_holds_whole_groups_is_planned_so_that_steps_and_rounds_end_together(
+    group, micro, accumulation, steps
+):
+    """At least as much is sampled at once as was asked for, and more is never silent."""
+    if steps * micro % group:
+        with pytest.raises(ConfigError, match="whole groups"):
+            plan_of(group, micro, accumulation, steps_per_generation=steps)
+        return
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        plan = plan_of(group, micro, accumulation, steps_per_generation=steps)
+    at_once = plan.micro_batches_per_pass
+    assert at_once % plan.accumulation == 0 and at_once * micro % group == 0
+    assert at_once >= steps and plan.accumulation == accumulation
+    is_asked_for = steps % accumulation == 0 or accumulation % steps == 0
+    assert [f"{at_once} micro-batches are sampled at once" in str(w.message) for w in said] == [True] * (
+        not is_asked_for
+    )
 
 
 def test_proposals_for_steps_per_generation_are_themselves_accepted():

@@ -13,6 +13,8 @@ _HOMES = {
     "ALIASES": "resolving",
     "GRPOConfig": "grpo",
     "ModelConfig": "model",
+    "ScriptArguments": "parser",
+    "TrlParser": "parser",
     "UnknownSettingError": "validation",
     "get_kbit_device_map": "model",
     "get_peft_config": "model",
@@ -23,6 +25,8 @@ __all__ = [
     "ALIASES",
     "GRPOConfig",
     "ModelConfig",
+    "ScriptArguments",
+    "TrlParser",
     "UnknownSettingError",
     "get_kbit_device_map",
     "get_peft_config",
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
         get_peft_config,
         get_quantization_config,
     )
+    from covey.config.parser import ScriptArguments, TrlParser
     from covey.config.resolving import ALIASES
     from covey.config.validation import UnknownSettingError
 

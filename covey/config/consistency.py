@@ -24,8 +24,6 @@ WITHOUT_EFFECT = {
     "batch_eval_metrics": "evaluation computes no loss",
     "auto_find_batch_size": "the batch size is part of the plan",
     "train_sampling_strategy": "prompts are drawn by shuffle_dataset",
-    "group_by_length": "prompts are drawn by shuffle_dataset",
-    "dataloader_drop_last": "what does not fill a round of sampling is always left out",
     "neftune_noise_alpha": "noise on the embeddings would make ratios and KL meaningless",
 }
 """Settings of TrainingArguments that GRPO does not use, and why."""
@@ -43,6 +41,59 @@ COUNTS = {
     "ref_model_sync_steps": 1,
 }
 """Whole numbers, and the least that each can be. None passes here: where it means nothing, its kind was refused."""
+
+
+MOST = float("inf")
+TRAINING = {
+    "per_device_train_batch_size": (1, MOST),
+    "per_device_eval_batch_size": (1, MOST),
+    "gradient_accumulation_steps": (1, MOST),
+    "weight_decay": (0, MOST),
+    "adam_beta1": (0, 1),
+    "adam_beta2": (0, 1),
+    "adam_epsilon": (0, MOST),
+    "max_grad_norm": (0, MOST),
+    "warmup_steps": (0, MOST),
+    "logging_steps": (0, MOST),
+    "save_steps": (0, MOST),
+    "eval_steps": (0, MOST),
+    "eval_delay": (0, MOST),
+    "seed": (0, 2**32 - 1),
+    "data_seed": (0, 2**32 - 1),
+    "dataloader_num_workers": (0, MOST),
+    "ddp_timeout": (1, MOST),
+    "router_aux_loss_coef": (0, MOST),
+}
+"""Numbers of TrainingArguments, and between what they lie; the optimizer's decays lie below 1."""
+
+
+def check_training(config: GRPOConfig) -> None:
+    """Raise where a number that transformers would pass on is out of its range; None for max_grad_norm is no limit."""
+    if config.max_grad_norm is None:
+        config.max_grad_norm = 0.0
+    for name, (low, high) in TRAINING.items():
+        value = getattr(config, name)
+        is_right = value is None or low <= value <= high
+        if name.startswith("adam_beta"):
+            is_right = low <= value < high
+        if not is_right:
+            span = f"{low:g} or more" if high == MOST else f"between {low:g} and {high:g}"
+            raise ConfigError(f"{name} is {value}; it must be {span}.")
+    for name in ("logging", "save"):
+        if getattr(config, f"{name}_strategy") == "steps" and not getattr(config, f"{name}_steps"):
+            raise ConfigError(
+                f"{name}_steps is 0: give the steps from one to the next, or set {name}_strategy='no'."
+            )
+
+
+def check_all(config: GRPOConfig) -> None:
+    """Raise where a setting of Covey's own is out of its range, contradicts another one, or has no effect."""
+    check_counts(config)
+    check_sampling(config)
+    check_bounds(config)
+    check_terms(config)
+    check_sampler_correction(config)
+    check_no_effect(config)
 
 
 def check_counts(config: GRPOConfig) -> None:
@@ -90,10 +141,11 @@ def check_bounds(config: GRPOConfig) -> None:
     for name in ("epsilon", "epsilon_high"):
         not_negative(name, getattr(config, name), "a distance from 1")
     if config.loss_type == "cispo" and config.epsilon_high is None:
-        raise ConfigError(
-            "loss_type='cispo' needs epsilon_high, the bound of the weights. With cispo_bound='absolute' (TRL's "
-            "convention) they are capped at epsilon_high itself, for example 5; with 'relative' (the paper's) at "
-            "1 + epsilon_high."
+        bound = config.epsilon if config.cispo_bound == "absolute" else 1 + config.epsilon
+        warn(
+            f"loss_type='cispo' without epsilon_high: the weights of tokens are capped at {bound:g} (epsilon), as in TRL. With "
+            "cispo_bound='absolute' epsilon_high is the cap itself, for example 5; with 'relative', the paper's, the cap "
+            "is 1 + epsilon_high."
         )
     upper = 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
     if config.delta is not None and config.delta <= upper:

@@ -7,9 +7,12 @@ from typing import Any, Literal, get_args
 
 from transformers import TrainingArguments
 
-from covey.config import consistency, resolving, validation
+from covey.config import consistency, elsewhere, packages, resolving, sampling_names, validation
 from covey.config.choices import Display
-from covey.config.validation import checks_names, help_text
+from covey.config.elsewhere import EngineSettings
+from covey.config.retired import RetiredSettings, read_retired
+from covey.config.validation import checks_names, help_text, parses
+from covey.errors import ConfigError
 from covey.types import (
     AdvantageEstimator,
     Aggregation,
@@ -25,9 +28,13 @@ from covey.types import (
 
 
 @checks_names
+@parses
 @dataclass
-class GRPOConfig(TrainingArguments):
+class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
     """Settings of a GRPO run: everything in `transformers.TrainingArguments`, and what follows.
+
+    Names that transformers and TRL retired are taken with advice (`covey.config.retired`), those of other engines with a
+    warning (`covey.config.elsewhere`).
 
     Completions are the unit: `per_device_train_batch_size` counts completions per forward pass. `covey.plan.Plan` says
     what a set of numbers means.
@@ -44,7 +51,7 @@ class GRPOConfig(TrainingArguments):
         "Compute in bfloat16, weights and optimizer in float32. Default: where a GPU does it in hardware.",
     )
     gradient_checkpointing: bool | None = help_text(
-        None, "Recompute activations in the backward pass instead of keeping them. Default: on."
+        True, "Recompute activations in the backward pass instead of keeping them."
     )
     remove_unused_columns: bool | None = help_text(  # type: ignore[assignment]
         False, "No effect: all columns reach the rewards."
@@ -58,6 +65,17 @@ class GRPOConfig(TrainingArguments):
         True, "A resumed run goes on with the patience of early stopping and the like."
     )
 
+    max_grad_norm: float | None = help_text(  # type: ignore[assignment]
+        1.0, "Longest gradient; a longer one is shortened to it. 0 or None: no limit."
+    )
+    # HfArgumentParser reads a union of text and a switch as a switch, which 'all' is not
+    include_num_input_tokens_seen: str | None = help_text(  # type: ignore[assignment]
+        "no", "No effect: num_tokens is logged at each step."
+    )
+    liger_kernel_config: dict[str, bool] | str | None = help_text(  # type: ignore[assignment]
+        None, "No effect: Liger's kernels are not used."
+    )
+
     # --- model
     model_init_kwargs: dict[str, Any] | str | None = help_text(
         None, "Arguments for from_pretrained, when the model is given by name. `dtype` defaults to float32."
@@ -66,6 +84,12 @@ class GRPOConfig(TrainingArguments):
     router_aux_loss_coef: float | None = help_text(
         None,
         "Weight of the loss that balances the experts of a mixture; 0: none. Default: the one in the model's config.",
+    )
+    cast_lm_head_to_fp32: bool = help_text(
+        False, "No effect: soft-max and sums over the vocabulary are float32 anyway."
+    )
+    ds3_gather_for_generation: bool = help_text(
+        True, "No effect: the native engine gathers what it samples with."
     )
     disable_dropout: bool = help_text(
         True, "No dropout anywhere, so that the ratio is 1 and the KL is 0 before the first update."
@@ -90,6 +114,10 @@ class GRPOConfig(TrainingArguments):
     shuffle_dataset: bool = help_text(
         True, "Another order of the prompts in each epoch. A stream keeps its order."
     )
+    pad_to_multiple_of: int | str | None = help_text("auto", "No effect: nothing is padded.")
+    max_tool_calling_iterations: int | None = help_text(
+        None, "Not there yet: tools that the policy calls. An error where it is set."
+    )
     generation_batch_size: int | None = help_text(None, "Completions sampled at once, over all processes.")
     steps_per_generation: int | None = help_text(
         None, "Micro-batches sampled at once, per process. Default: gradient_accumulation_steps."
@@ -112,7 +140,6 @@ class GRPOConfig(TrainingArguments):
         None,
         "Sampling options of evaluation that differ from training: temperature, top_p, top_k, min_p, do_sample=False, ...",
     )
-    use_vllm: bool = help_text(False, "Not available yet: the native engine samples instead, with a warning.")
 
     # --- score
     reward_weights: list[float] | None = help_text(None, "One weight per reward. Default: 1 each.")
@@ -268,21 +295,31 @@ class GRPOConfig(TrainingArguments):
     num_completions_to_print: int | None = help_text(
         None, "Print so many of the last completions at each log. Default: none."
     )
+    log_unique_prompts: bool = help_text(
+        False, "One completion per prompt in the tables of log_completions and in what is printed."
+    )
+    log_completions_hub_repo: str | None = help_text(
+        None, "Not there yet: uploading of tables. An error where it is set."
+    )
+    log_multimodal: bool = help_text(True, "No effect: prompts hold no images.")
 
     def __post_init__(self) -> None:
-        validation.check_kinds(self, GRPOConfig)
-        validation.check_choices(self, GRPOConfig)
-        validation.check_finite(self)
+        read_retired(self)
+        validation.check_values(self, GRPOConfig)
         resolving.read_text(self)
+        elsewhere.take_without_effect(self)
         resolving.resolve_checkpointing(self)
         resolving.resolve_hardware(self)
-        if self.load_best_model_at_end and self.metric_for_best_model is None:
-            self.metric_for_best_model = "reward"
-        super().__post_init__()
+        elsewhere.resolve_engines(self)
+        packages.resolve_optimizer(self)
+        packages.check_loggers(self)
+        consistency.check_training(self)
+        resolving.resolve_best_metric(self)
+        try:
+            super().__post_init__()
+        except (ImportError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"transformers refuses these settings: {error}") from error
+        resolving.resolve_watching_schedule(self)
         resolving.read_aliases(self)
-        consistency.check_counts(self)
-        consistency.check_sampling(self)
-        consistency.check_bounds(self)
-        consistency.check_terms(self)
-        consistency.check_sampler_correction(self)
-        consistency.check_no_effect(self)
+        sampling_names.read_sampling_names(self)
+        consistency.check_all(self)

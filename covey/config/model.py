@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import InitVar, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from covey.config.choices import QuantType
 from covey.config.hardware import has_cuda, has_package, use_instead
-from covey.config.validation import check_choices, checks_names, help_text
+from covey.config.resolving import mapping
+from covey.config.validation import check_choices, checks_names, help_text, parses
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,9 +17,15 @@ if TYPE_CHECKING:
 
 
 @checks_names
+@parses
 @dataclass
 class ModelConfig:
-    """Settings of the model that is trained, its precision and its adapter, with TRL's names."""
+    """Settings of the model that is trained, its precision and its adapter, with TRL's names.
+
+    Args:
+        trust_remote_code: run code that comes with the model. On a command line it is a flag of GRPOConfig, which has the same
+            name: two flags of one name cannot be parsed side by side.
+    """
 
     model_name_or_path: str | None = help_text(None, "Name on the hub, or a folder.")
     model_revision: str = help_text("main", "Branch, tag or commit.")
@@ -27,7 +34,10 @@ class ModelConfig:
         "float32", "Precision that the weights are loaded in: 'auto', 'bfloat16', 'float32', ..."
     )
     torch_dtype: str | None = help_text(None, "The same as dtype.")
-    trust_remote_code: bool = help_text(False, "Run code that comes with the model.")
+    if TYPE_CHECKING:  # mypy knows no attribute that is given to the constructor and is no field
+        trust_remote_code: bool = False
+    else:
+        trust_remote_code: InitVar[bool] = False
     attn_implementation: str | None = help_text(None, "'sdpa', 'eager', 'flash_attention_2', ...")
     use_peft: bool = help_text(False, "Train an adapter instead of all weights.")
     lora_r: int = help_text(16, "Rank of the adapter.")
@@ -43,10 +53,11 @@ class ModelConfig:
         None, "Modules that are trained in full beside the adapter."
     )
     lora_task_type: str = help_text("CAUSAL_LM", "Task type of the adapter.")
-    lora_init: bool | str = help_text(
+    # HfArgumentParser reads a union with None as text, and one without as a switch, which 'pissa' is not
+    lora_init: Literal[True, False] | str | None = help_text(
         True, "How the adapter starts: True, False, 'gaussian', 'pissa', 'olora', ..."
     )
-    lora_kwargs: dict[str, Any] | None = help_text(None, "More arguments for peft.LoraConfig.")
+    lora_kwargs: dict[str, Any] | str | None = help_text(None, "More arguments for peft.LoraConfig.")
     use_rslora: bool = help_text(False, "Rank-stabilised scale (arXiv:2312.03732).")
     use_dora: bool = help_text(False, "Weight-decomposed adapter (arXiv:2402.09353).")
     load_in_8bit: bool = help_text(False, "Frozen weights in 8 bits.")
@@ -55,13 +66,17 @@ class ModelConfig:
     use_bnb_nested_quant: bool = help_text(False, "Quantise the constants of the quantisation too.")
     bnb_4bit_quant_storage: str | None = help_text(None, "Type that the 4-bit weights are stored in.")
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, trust_remote_code: bool) -> None:  # type: ignore[override]
+        self.trust_remote_code = trust_remote_code
         if self.torch_dtype is not None:
             self.dtype = self.torch_dtype
         if self.revision is not None:
             self.model_revision = self.revision
         if self.load_in_4bit and self.load_in_8bit:
             raise ConfigError("load_in_4bit and load_in_8bit are both set. Choose one.")
+        if isinstance(self.lora_init, str) and self.lora_init.lower() in ("true", "false"):
+            self.lora_init = self.lora_init.lower() == "true"
+        self.lora_kwargs = mapping("lora_kwargs", self.lora_kwargs)
         check_choices(self, ModelConfig)
         if self.lora_target_modules == ["all-linear"]:
             self.lora_target_modules = "all-linear"
@@ -88,8 +103,9 @@ def get_peft_config(model_config: ModelConfig) -> LoraConfig | None:
         return None
     from peft import LoraConfig
 
-    known = {f.name for f in fields(LoraConfig)}
-    unknown = sorted(set(model_config.lora_kwargs or {}) - known)
+    more = model_config.lora_kwargs
+    assert not isinstance(more, str), "read by ModelConfig"
+    unknown = sorted(set(more or {}) - {f.name for f in fields(LoraConfig)})
     if unknown:
         raise ConfigError(
             f"lora_kwargs has {', '.join(map(repr, unknown))}, which peft.LoraConfig does not know."
@@ -107,7 +123,7 @@ def get_peft_config(model_config: ModelConfig) -> LoraConfig | None:
     }
     if model_config.lora_target_parameters is not None:
         arguments["target_parameters"] = model_config.lora_target_parameters
-    return LoraConfig(**{**arguments, **(model_config.lora_kwargs or {})})
+    return LoraConfig(**{**arguments, **(more or {})})
 
 
 def get_quantization_config(

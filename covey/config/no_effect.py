@@ -29,8 +29,8 @@ class Condition:
 CONDITIONS = (
     Condition(
         ("epsilon",),
-        lambda s: s.loss_type != "cispo" or s.cispo_bound == "relative",
-        "with cispo_bound='absolute', which has no lower bound",
+        lambda s: s.loss_type != "cispo" or s.cispo_bound == "relative" or s.epsilon_high is None,
+        "with cispo_bound='absolute' beside epsilon_high, which has no lower bound",
     ),
     Condition(
         ("multi_objective_aggregation", "scale_rewards"),

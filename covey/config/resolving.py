@@ -24,21 +24,69 @@ ALIASES = {
 """TRL's names of settings that have another name here."""
 
 
+MAPPINGS = (
+    "model_init_kwargs",
+    "generation_kwargs",
+    "eval_generation_kwargs",
+    "chat_template_kwargs",
+    "liger_kernel_config",
+    "transformers_continuous_batching_config",
+)
+"""Settings that a command line gives as a JSON object; those of TrainingArguments are read there."""
+
+WATCHING = ("reduce_lr_on_plateau", "greedy")
+"""Schedules that go by a metric of evaluation."""
+
+
 def read_text(config: GRPOConfig) -> None:
-    """Replace what a command line gives as text: dictionaries as JSON, and the share of recorded groups."""
+    """Replace what a command line gives as text: mappings as JSON, the share of recorded groups, and words for False.
+
+    Raises:
+        ConfigError: text that is no such thing, or a value that is no mapping.
+    """
     if isinstance(config.record_completions, str):
         with contextlib.suppress(ValueError):
             config.record_completions = float(config.record_completions)
     completions_share(config.record_completions)
-    for name in ("model_init_kwargs", "generation_kwargs", "eval_generation_kwargs", "chat_template_kwargs"):
-        value = getattr(config, name)
-        if isinstance(value, str):
-            try:
-                setattr(config, name, json.loads(value))
-            except json.JSONDecodeError as error:
-                raise ConfigError(
-                    f"{name} is not a JSON object: {error}. It came as {value[:80]!r}."
-                ) from error
+    if isinstance(config.trackio_static_space_id, str) and config.trackio_static_space_id.lower() == "false":
+        config.trackio_static_space_id = False
+    if config.optim_target_modules == ["all-linear"]:
+        config.optim_target_modules = "all-linear"
+    for name in MAPPINGS:
+        setattr(config, name, mapping(name, getattr(config, name)))
+
+
+def mapping(name: str, value: object) -> dict[str, object] | None:
+    """Return a mapping that may have come as a JSON object.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ConfigError(
+                f"{name} is not a JSON object: {error}. It came as {str(value)[:80]!r}."
+            ) from error
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{name} is {value!r}; it must be a mapping, or a JSON object as text.")
+    return value
+
+
+def resolve_best_metric(config: GRPOConfig) -> None:
+    """Let what goes by a metric of evaluation go by the reward, where no metric is named."""
+    watches = config.lr_scheduler_type in WATCHING or config.save_strategy == "best"
+    if (watches or config.load_best_model_at_end) and config.metric_for_best_model is None:
+        config.metric_for_best_model = "reward"
+
+
+def resolve_watching_schedule(config: GRPOConfig) -> None:
+    """Tell a schedule that goes by a metric which way is better; by itself it takes less for better, as of a loss."""
+    if config.lr_scheduler_type in WATCHING:
+        direction = "max" if config.greater_is_better else "min"
+        given = config.lr_scheduler_kwargs
+        config.lr_scheduler_kwargs = {"mode": direction, **(given if isinstance(given, dict) else {})}
 
 
 def read_aliases(config: GRPOConfig) -> None:
@@ -80,12 +128,8 @@ def resolve_hardware(config: GRPOConfig) -> None:
     if not has_accelerator():
         config.use_cpu = True
     if config.activation_offloading and config.use_cpu:
-        use_instead(
-            "activation_offloading=True",
-            "activations are in the host's memory already",
-            "activation_offloading=False",
-            config.strict_hardware,
-        )
+        reason = "activations are in the host's memory already"
+        use_instead("activation_offloading=True", reason, "the host's memory", config.strict_hardware)
         config.activation_offloading = False
     if config.bf16 is None:
         config.bf16 = not config.fp16 and not config.use_cpu and computes_bf16(on_cpu=False)
@@ -95,7 +139,3 @@ def resolve_hardware(config: GRPOConfig) -> None:
     if config.fp16 and config.use_cpu:
         use_instead("fp16=True", "float16 training needs a GPU", "float32", config.strict_hardware)
         config.fp16 = False
-    if config.use_vllm:
-        use_instead(
-            "use_vllm=True", "Covey does not drive vLLM yet", "the native engine", config.strict_hardware
-        )

@@ -6,6 +6,7 @@ Raises:
 
 from __future__ import annotations
 
+import copy
 import difflib
 import enum
 import functools
@@ -13,7 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Sequence
-from dataclasses import field, fields, is_dataclass
+from dataclasses import InitVar, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, Union
 
 import numpy as np
@@ -32,8 +33,11 @@ T = TypeVar("T")
 CHECKED: set[object] = {int, float, bool, type(None), list[float]}
 """Kinds that `check_kinds` checks, beside Literals. Values of other kinds have checks of their own."""
 
-MAY_BE_INFINITE = ("epsilon_high", "covariance_high")
-"""Upper bounds of which None is not the absence; infinity is."""
+MAY_BE_INFINITE = ("epsilon_high", "covariance_high", "max_grad_norm")
+"""Upper bounds of which infinity is the absence."""
+
+CHECKED_LATER = ("num_train_epochs",)
+"""Numbers that need not be finite where another setting stands for them."""
 
 _PHRASES: dict[object, str] = {
     float: "a number",
@@ -58,15 +62,34 @@ def checks_names(cls: C) -> C:
 
     @functools.wraps(generated)
     def __init__(self: object, *args: object, **kwargs: object) -> None:
-        known = [f.name for f in fields(cls)]
+        known = kinds_of(cls)
+        current = [f.name for f in fields(cls) if not str(f.metadata.get("help", "")).startswith("Retired")]
         for name in kwargs:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=3)
+                close = difflib.get_close_matches(name, current, n=3)
                 hint = f" Did you mean {' or '.join(close)}?" if close else ""
                 raise UnknownSettingError(f"{cls.__name__} has no setting {name!r}.{hint}")
         generated(self, *args, **kwargs)
 
     cls.__init__ = __init__  # type: ignore[misc]
+    return cls
+
+
+def parses(cls: C) -> C:
+    """Return the dataclass with fields of its own that HfArgumentParser reads: a switch needs no value, a list takes several.
+
+    The parser hands the metadata of a field on to argparse.
+    """
+    table = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    for name, kind in kinds_of(cls).items():
+        more: dict[str, object] = {}
+        if set(options(kind)) == {bool, type(None)} and table[name].default is None:
+            more = {"nargs": "?", "const": True}
+        elif {str, list[str]} <= set(options(kind)):
+            more = {"nargs": "+"}
+        if more:  # a field of TrainingArguments is shared with it
+            table[name] = copy.copy(table[name])
+            table[name].metadata = types.MappingProxyType({**table[name].metadata, **more})
     return cls
 
 
@@ -85,9 +108,10 @@ def defaults(cls: type) -> dict[str, object]:
 
 @functools.cache
 def kinds_of(cls: type) -> dict[str, object]:
-    """Return the annotation of each setting of a dataclass by name."""
+    """Return the annotation of each setting of a dataclass by name, also of those that only its constructor takes."""
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in fields(cls) if f.init}
+    only_given = {n: h.type for n, h in hints.items() if isinstance(h, InitVar)}
+    return {f.name: hints[f.name] for f in fields(cls) if f.init} | only_given
 
 
 def options(kind: object) -> Sequence[object]:
@@ -172,18 +196,33 @@ def refusal(name: str, value: object, kind: object, nothing: str = "null", shown
 # --- checks of a table, and of one value
 
 
+def check_values(config: GRPOConfig, cls: type) -> None:
+    """Raise where a value is of another kind than its field, none of its words, or not finite."""
+    check_kinds(config, cls)
+    check_choices(config, cls)
+    check_finite(config)
+
+
 def check_choices(config: GRPOConfig | ModelConfig, cls: type) -> None:
     """Raise where a setting is none of the words that its Literal allows."""
     for name, kind in kinds_of(cls).items():
         value = getattr(config, name)
         if choices(kind) and not fits(value, kind):
             raise ConfigError(refusal(name, value, kind, "None"))
+        for words in filter(is_enum, options(kind)):
+            members = [str(member.value) for member in words]
+            if isinstance(value, str) and getattr(value, "value", value) not in members:
+                close = difflib.get_close_matches(value.lower(), members, n=3)
+                hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+                raise ConfigError(
+                    f"{name} is {value!r}; it must be one of {', '.join(map(repr, members))}.{hint}"
+                )
 
 
 def check_kinds(config: GRPOConfig, cls: type) -> None:
     """Raise where a number is text, a whole number is not whole, or a switch is neither true nor false.
 
-    None passes for settings of TrainingArguments: for some of them that is another way to say no.
+    None passes for switches of TrainingArguments: there it is another way to say no.
 
     Args:
         cls: GRPOConfig itself: fields that a class derived from it adds are not checked.
@@ -194,19 +233,19 @@ def check_kinds(config: GRPOConfig, cls: type) -> None:
         if isinstance(value, np.generic):  # the same number, in the form that other checks and JSON know
             value = value.item()
             setattr(config, name, value)
-        if not set(options(kind)) <= CHECKED or (value is None and name in inherited):
+        is_no = value is None and name in inherited and not {int, float} & set(options(kind))
+        if not set(options(kind)) <= CHECKED or is_no:
             continue
         if not fits(list(value) if isinstance(value, tuple) else value, kind):
             raise ConfigError(refusal(name, value, kind, "None"))
 
 
 def check_finite(config: GRPOConfig) -> None:
-    """Raise where one of Covey's own numbers or the learning rate is not finite, but for `MAY_BE_INFINITE`."""
-    inherited = {f.name for f in fields(TrainingArguments)} - {"learning_rate"}
-    for name in [f.name for f in fields(config) if f.name not in inherited]:
+    """Raise where a number is not finite, but for `MAY_BE_INFINITE`."""
+    for name in [f.name for f in fields(config)]:
         value = getattr(config, name)
         for number in value if isinstance(value, list | tuple) else [value]:
-            if not isinstance(number, float) or math.isfinite(number):
+            if not isinstance(number, float) or math.isfinite(number) or name in CHECKED_LATER:
                 continue
             if not (number == math.inf and name in MAY_BE_INFINITE):
                 raise ConfigError(f"{name} is {value}; it must be finite.")

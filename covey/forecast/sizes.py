@@ -16,8 +16,9 @@ from covey.models.adapters import without_retired_name
 from covey.models.loading import is_absent, load_tokenizer, not_loaded, resolved_dtype
 from covey.plan import Plan
 from covey.recipes import Recipe
+from covey.sample.given_data import is_map_style
 from covey.sample.native.memory_budget import cache_budget
-from covey.trainer.data import is_map_style, kept_rows
+from covey.trainer.data import kept_rows
 from covey.trainer.parts import prompt_reader
 
 if TYPE_CHECKING:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from covey.errors import ConfigError, CoveyError
 from covey.recipes.nodes import Node, nearest
 from covey.recipes.settings import named
+from covey.rewards.signature import judges, open_parameters
 
 CALL = "call"
 """In arguments, a mapping with this key is an object to be made: its name, and its `arguments`."""
@@ -89,13 +89,21 @@ def named_reward(node: Node, what: str = "reward") -> Function:
 def made(function: Function, arguments: Node | None, name: str) -> Function:
     """Return an object with its arguments: a class is called with them, a function has them bound.
 
+    A function that sees no completions once they are bound makes a reward and is none: it is called too.
+
     Raises:
         ConfigError: an argument that it does not take, one that is missing, or one that it refuses.
     """
     positional, keywords = bound(function, arguments, name)
     if isinstance(function, type):
         return called(function, positional, keywords, arguments, name)
-    return functools.partial(function, *positional, **keywords) if positional or keywords else function
+    if not positional and not keywords:
+        return function
+    whole = functools.partial(function, *positional, **keywords)
+    if judges(open_parameters(whole)):
+        return whole
+    maker = cast(Callable[..., Function], function)  # what it makes is checked where the reward is
+    return called(maker, positional, keywords, arguments, name)
 
 
 def called(
@@ -129,7 +137,9 @@ def bound(function: Function, arguments: Node | None, name: str) -> tuple[list[o
         ConfigError: an argument that the function does not take.
     """
     given = {} if arguments is None else arguments.entries(f"arguments of {name}")
-    parameters = inspect.signature(function).parameters
+    if not given:
+        return [], {}
+    parameters = {p.name: p for p in open_parameters(function)}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     positional: list[object] = []
     keywords: dict[str, object] = {}

@@ -275,12 +275,13 @@ class Recipe:
         Raises:
             CoveyError: with the line.
         """
+        from covey.sample.given_data import GivenData
         from covey.trainer import checks
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):
             checks.reward_weights(rewards, self.config.reward_weights)
-            checks.check_columns(rewards, self.train_dataset, self.eval_dataset)
+            checks.check_columns(rewards, GivenData.of(self.train_dataset, self.eval_dataset))
         _ = self.imported("compute_metrics"), self.imported("loss"), self.callbacks()
         return rewards
 

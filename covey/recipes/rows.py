@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import DatasetError
 from covey.recipes.nodes import Node, nearest
-from covey.trainer.data import column_names, is_map_style
+from covey.sample.given_data import column_names, is_map_style
 
 if TYPE_CHECKING:
     from covey.recipes.sources import Data

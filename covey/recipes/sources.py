@@ -23,7 +23,7 @@ from covey.errors import ConfigError, CoveyError, DatasetError
 from covey.recipes.nodes import Node, shown
 from covey.recipes.objects import Function, bound, called, named_object
 from covey.recipes.rows import ROW_KEYS, RowMaker
-from covey.trainer.data import is_map_style
+from covey.sample.given_data import is_map_style
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset

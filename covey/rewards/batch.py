@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from numbers import Real
 from typing import Any, TypeVar
 
 from covey.metrics import Mean, Metric, merge
+from covey.rewards.own import own
+from covey.rewards.reserved import is_reserved
+from covey.rewards.results import number, shown
 from covey.types import Group, PromptContent, Score
 
 T = TypeVar("T")
@@ -104,22 +110,37 @@ class Notes:
     def log_extra(self, column: str, values: Sequence[object]) -> None:
         """Add a column to the record of completions: one value per completion, None where there is none.
 
-        A column of numbers is also averaged into the metric of the same name, None left out.
+        A column of numbers is also averaged into the metric of the same name, None left out; where that is the name of a
+        metric of Covey's, into `extra/<column>`.
         """
-        values = list(values)
-        if len(values) != self.size:
+        kept = own(list(values))
+        if len(kept) != self.size:
             raise ValueError(
-                f"log_extra({column!r}, ...) got {len(values)} values for {self.size} completions; give one each "
+                f"log_extra({column!r}, ...) got {len(kept)} values for {self.size} completions; give one each "
                 "(None where there is none)."
             )
-        self.extras[column] = values
-        numbers = [float(v) for v in values if isinstance(v, int | float)]
-        if numbers and all(v is None or isinstance(v, int | float) for v in values):
-            self.metrics = merge(self.metrics, {column: Mean.of(numbers)})
+        self.extras[column] = kept
+        numbers = [float(v) for v in kept if isinstance(v, Real | Decimal)]
+        if numbers and all(v is None or isinstance(v, Real | Decimal) for v in kept):
+            name = f"extra/{column}" if is_reserved(column) else column
+            self.metrics = merge(self.metrics, {name: Mean.of(filter(math.isfinite, numbers))})
 
     def log_metric(self, name: str, value: float) -> None:
-        """Add a number to the metric `name`; several values until the next log are averaged."""
-        self.metrics = merge(self.metrics, {name: Mean(float(value))})
+        """Add a number to the metric `name`; several values until the next log are averaged, those of other rewards too.
+
+        Raises:
+            ValueError: the name is that of a metric of Covey's.
+        """
+        if is_reserved(name):
+            raise ValueError(
+                f"log_metric({name!r}, ...): that is the name of a metric that Covey logs itself. Give yours another one, for "
+                f"example 'my/{name.rpartition('/')[2]}'."
+            )
+        try:
+            found = number(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"log_metric({name!r}, ...) got {shown(value)}; give a number.") from None
+        self.metrics = merge(self.metrics, {name: Mean.of([found] if math.isfinite(found) else ())})
 
 
 @dataclass

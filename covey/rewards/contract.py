@@ -15,8 +15,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, overload
 
 from covey.errors import RewardError
-from covey.rewards.batch import RESERVED
+from covey.rewards.batch import RESERVED, Notes, RewardBatch
 from covey.rewards.options import DECORATED, RewardOptions, reward_name
+from covey.rewards.own import own
+from covey.rewards.results import CONTAINERS, listed, number, shown
+from covey.rewards.signature import judges, open_parameters
 from covey.types import Score
 
 RewardFunction = Callable[..., Any]
@@ -110,6 +113,14 @@ class Reward:
         """Call the function with those of the arguments that it asks for; a coroutine function returns a coroutine."""
         return self.function(**self.wanted(arguments))
 
+    def arguments(self, batch: RewardBatch, notes: Notes) -> dict[str, object]:
+        """Return what the function asks for of a batch, in lists and dictionaries of its own for each sample.
+
+        It may change them: no other sample, reward, record or dataset holds them too.
+        """
+        wanted = self.wanted(batch.arguments(notes))
+        return {name: own(value) if isinstance(value, list) else value for name, value in wanted.items()}
+
     def wanted(self, arguments: Mapping[str, V]) -> dict[str, V]:
         """Return those of the arguments that the function asks for: what its signature names, or all for `**kwargs`."""
         return {name: value for name, value in arguments.items() if self.takes_all or name in self.names}
@@ -129,20 +140,18 @@ class Reward:
         Raises:
             RewardError: wrong container or wrong length.
         """
-        if hasattr(result, "tolist") and getattr(result, "ndim", 1) == 1:  # numpy arrays and torch tensors
-            result = result.tolist()
-        result = list(result) if inspect.isgenerator(result) else result
-        if not isinstance(result, list | tuple):
+        values = listed(result, expected)
+        if values is None:
             raise RewardError(
-                f"Reward {self.name!r} returned {_describe(result)} for {expected} completions. Return a list with one "
+                f"Reward {self.name!r} returned {shown(result)} for {expected} completions. Return a list with one "
                 "number per completion, None where the reward does not apply."
             )
-        if len(result) != expected:
+        if len(values) != expected:
             raise RewardError(
-                f"Reward {self.name!r} returned {len(result)} values for {expected} completions. Return one number per "
-                "completion, None where the reward does not apply."
+                f"Reward {self.name!r} returned {len(values)} values for {expected} completions. Return one number per "
+                f"completion, None where the reward does not apply.{_advice(result)}"
             )
-        return result
+        return values
 
     def score(self, value: object, row: int) -> Score:
         """Return one value as a score; NaN and infinities are failures.
@@ -152,18 +161,17 @@ class Reward:
         """
         if value is None:
             return Score(None, "not_applicable")
-        if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy scalars and 0-d tensors
-            value = value.item()
-        if not isinstance(value, int | float):
+        try:
+            found = number(value)
+        except (TypeError, ValueError, RuntimeError):
             raise RewardError(
-                f"Reward {self.name!r} returned {_describe(value)} for completion {row}. Return a number, or None where "
-                "the reward does not apply."
-            )
-        number = float(value)
-        if not math.isfinite(number):
-            reason = value.reason if isinstance(value, Failure) else f"{number} {NOT_FINITE}"
+                f"Reward {self.name!r} returned {shown(value)} for completion {row}. Return a number, or None where "
+                f"the reward does not apply.{_advice(value)}"
+            ) from None
+        if not math.isfinite(found):
+            reason = value.reason if isinstance(value, Failure) else f"{found} {NOT_FINITE}"
             return Score(None, "failed", reason)
-        return Score(number)
+        return Score(found)
 
 
 @overload
@@ -197,7 +205,8 @@ def reward(
     def decorate(decorated: F) -> F:
         called = name or reward_name(decorated)
         setattr(decorated, DECORATED, (called, options_of(decorated, **options)))
-        Reward(decorated, called)  # raises now what a mixture would raise later
+        if not isinstance(decorated, type):  # objects of a class have its terms
+            Reward(decorated, called)  # raises now what a mixture would raise later
         return decorated
 
     return decorate
@@ -219,24 +228,48 @@ def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:
     """Return the arguments that are still open: those bound by a partial are the user's business."""
     if not callable(function):
         raise RewardError(
-            f"Reward {name!r} is {_describe(function)}, which cannot be called. A reward is a function, a coroutine "
+            f"Reward {name!r} is {shown(function)}, which cannot be called. A reward is a function, a coroutine "
             "function, an object with __call__, a module, or the name of a reward model."
         )
     if hasattr(function, "forward") and hasattr(function, "parameters"):
         raise RewardError(
             f"Reward {name!r} is a model. Give it with its tokenizer: RewardModel(model, tokenizer)."
         )
-    bound = set(function.keywords) if isinstance(function, functools.partial) else set()
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in bound]
+    if isinstance(function, type):
+        raise RewardError(f"Reward {name!r} is a class. Give an object of it: {function.__name__}(...).")
+    try:
+        parameters = open_parameters(function)
+    except ValueError:
+        raise RewardError(
+            f"Reward {name!r} does not say what it takes: it has no signature, as functions written in C. Wrap it in a "
+            "function with the argument `completions`."
+        ) from None
     for p in parameters:
         if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
             raise RewardError(
                 f"Reward {name!r} takes {p.name!r} by position only. Rewards are called by keyword: "
                 f"f(completions=..., prompts=..., <columns>=...)."
             )
+    if not judges(parameters):
+        raise RewardError(_what_a_reward_is(name, [p.name for p in parameters]))
     return parameters
 
 
-def _describe(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"
+def _what_a_reward_is(name: str, taken: Sequence[str]) -> str:
+    """Return what to tell somebody whose function sees no completions."""
+    makes = name.startswith(("get_", "make_", "build_", "create_"))
+    return (
+        f"Reward {name!r} takes {', '.join(taken) or 'nothing that is still open'}: neither `completions` nor `prompts`, so that "
+        "it cannot judge. A reward gets the completions of a whole batch and columns of the dataset, by keyword, and returns "
+        "one number per completion. "
+        + (f"If {name} returns a reward, call it and give what comes back. " if makes else "")
+        + f"A function of one text is wrapped: def reward(completions, **columns): return [{name}(text, ...) for text in "
+        "completions]."
+    )
+
+
+def _advice(value: object) -> str:
+    """Return what to do with more than one value per completion; nothing for what is none."""
+    return " What else there is to say of each completion goes to log_extra(column, values)." * isinstance(
+        value, CONTAINERS
+    )

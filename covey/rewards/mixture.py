@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, TypedDict, overload
 
 from covey.errors import RewardError, warn
-from covey.metrics import merge
+from covey.metrics import Mean, merge
 from covey.rewards.batch import RewardBatch, RewardTable
 from covey.rewards.breaker import Breaker, BreakerState
 from covey.rewards.cache import CacheState, RewardCache
 from covey.rewards.contract import Reward, RewardFunction, options_of
 from covey.rewards.options import OnError, reward_name, unique_names
+from covey.rewards.reserved import is_reserved
 from covey.rewards.reward_metrics import mixture_metrics
 from covey.rewards.routing import in_waves
 from covey.rewards.schedules import start_weight
@@ -124,7 +125,7 @@ class Mixture(Sequence[Reward]):
 
         Args:
             log_extra: takes the columns that the rewards noted.
-            log_metric: takes the rewards' means, and what they noted.
+            log_metric: takes the rewards' means and shares as `<reward>/…`, and what they noted.
             columns: one value per completion each; what is no such column is left out.
         """
         size = len(completions)
@@ -145,13 +146,17 @@ class Mixture(Sequence[Reward]):
             for column, noted in table.extras.items():
                 log_extra(column, noted)
         if log_metric is not None:
-            for name, scores in table.scores.items():
-                values = [score.value for score in scores if score.value is not None]
-                if values:
-                    log_metric(f"{name}/mean", sum(values) / len(values))
-            for name, metric in table.metrics.items():
+            means = {
+                f"rewards/{name}/mean": Mean.of(s.value for s in scores if s.value is not None)
+                for name, scores in table.scores.items()
+            }
+            # `rewards/…` are names of whoever calls, who may have a reward of the same name beside this mixture.
+            for name, metric in {**means, **table.metrics}.items():
+                if name.startswith("time/rewards/"):
+                    name = f"{name.removeprefix('time/')}/seconds"
+                name = name.removeprefix("rewards/")
                 if metric.value is not None:
-                    log_metric(name, metric.value)
+                    log_metric(f"{self.__name__}/{name}" if is_reserved(name) else name, metric.value)
         return [table.total(row) for row in range(size)]
 
     def score(self, batch: RewardBatch, weights: Mapping[str, float] | None = None) -> RewardTable:

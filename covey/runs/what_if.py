@@ -29,7 +29,7 @@ from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.runs import Run
 from covey.runs.record.jsonl import Json
-from covey.runs.record.regroup import regroup
+from covey.runs.record.regroup import cut_columns, regroup
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import Outcomes, estimator
 from covey.score.shaping import Shaping, shaped_totals
@@ -153,7 +153,7 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
         if groups is None:
             skipped += rows.num_rows
             continue
-        replaced = _run_again(functions, groups) if functions else {}
+        replaced = _run_again(functions, groups, cut_columns(rows)) if functions else {}
         recorded = _weighed(rows, how.before, _floats(rows, "total"), _floats(rows, "advantage"))
         keys = {name: rows[name].to_numpy() for name in _KEYS}
         parts.append((keys, recorded, _rescored(rows, how, replaced)))
@@ -245,7 +245,9 @@ def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
                 yield table.slice(start, stop - start)
 
 
-def _run_again(functions: Sequence[Reward], groups: Sequence[Group]) -> dict[str, list[Score]]:
+def _run_again(
+    functions: Sequence[Reward], groups: Sequence[Group], cut: Mapping[str, int]
+) -> dict[str, list[Score]]:
     columns = {name for g in groups for name in g.prompt.columns}
     for reward in functions:
         if "completion_ids" in reward.required:
@@ -257,6 +259,10 @@ def _run_again(functions: Sequence[Reward], groups: Sequence[Group]) -> dict[str
             raise RewardError(
                 f"Reward {reward.name!r} asks for the column {missing[0]!r}, which the recorded rows do not have. They "
                 f"have: {', '.join(sorted(columns)) or 'none'}."
+            )
+        for name in sorted(reward.names & set(cut)):
+            raise RewardError(
+                f"Reward {reward.name!r} asks for the column {name!r}, which is cut in the record: {cut[name]} characters."
             )
     return Mixture(*functions).score(RewardBatch.of_groups(groups)).scores
 

@@ -1,20 +1,41 @@
 """Messages or text → token ids, once; and token ids → text.
 
 BOS stands exactly once where the tokenizer puts one before plain text, and not at all where it does not: a chat
-template that prints its own is not given a second, one that prints none is given the one that plain text has.
+template that prints its own is not given a second, one that prints none is given the one that plain text has. What a
+tokenizer puts behind plain text is left out: a completion goes on where the text ends.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from covey.errors import DatasetError
-from covey.types import PromptContent
+from covey.sample.messages import MARK, as_the_template_reads
+from covey.types import Message, PromptContent
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
+
+@dataclass
+class Clock:
+    """The moment that chat templates take for the present: the start of the run, also after resuming on another day."""
+
+    start: datetime = field(default_factory=datetime.now)
+
+    def stopped(self, template: str) -> str:
+        """Return a chat template in which `strftime_now` gives the start, in front of everything a macro of that name."""
+        values = {f"%{code}": self.start.strftime(f"%{code}") for code in "aAbBcdfGHIjmMpSuUVwWxXyYzZ"}
+        values |= {f"%-{code}": values[f"%{code}"].lstrip("0") or "0" for code in "dHIjmMSUWy"}
+        filled = "".join(
+            f" | replace({json.dumps(code)}, {json.dumps(value)})" for code, value in values.items()
+        )
+        return f"{{%- macro strftime_now(form) -%}}{{{{- form{filled} -}}}}{{%- endmacro %}}\n{template}"
 
 
 def encode_prompt(
@@ -31,7 +52,8 @@ def encode_prompt(
         DatasetError: messages for a tokenizer without a chat template.
     """
     if isinstance(content, str):
-        return with_one_bos(tokenizer, list(tokenizer(content)["input_ids"]))
+        ids = list(tokenizer(content)["input_ids"])
+        return with_one_bos(tokenizer, ids[: len(ids) - num_appended(tokenizer)])
     if getattr(tokenizer, "chat_template", None) is None:
         raise DatasetError(
             "The prompts are chats (lists of messages), and the tokenizer "
@@ -39,15 +61,13 @@ def encode_prompt(
             "use an instruction-tuned model, or make the prompts plain text."
         )
     continues = bool(content) and content[-1].get("role") == "assistant"
-    render: Any = tokenizer.apply_chat_template
-    encoded = render(
-        content,
-        add_generation_prompt=not continues,
-        continue_final_message=continues,
-        tokenize=True,
-        return_dict=True,
-        **(template or {}),
-    )
+    apply: Any = tokenizer.apply_chat_template
+    more = {"add_generation_prompt": not continues, "continue_final_message": continues, **(template or {})}
+
+    def render(messages: list[Message]) -> str:
+        return str(apply(messages, tokenize=False, **more))
+
+    encoded = apply(as_the_template_reads(content, render), tokenize=True, return_dict=True, **more)
     return with_one_bos(tokenizer, list(encoded["input_ids"]))
 
 
@@ -67,6 +87,28 @@ def leading_bos(tokenizer: Tokenizer) -> int | None:
     bos = getattr(tokenizer, "bos_token_id", None)
     ids = list(tokenizer("a")["input_ids"])
     return bos if bos is not None and len(ids) > 1 and ids[0] == bos else None
+
+
+def num_appended(tokenizer: Tokenizer) -> int:
+    """Return how many tokens the tokenizer puts behind plain text, such as an end token."""
+    whole = list(tokenizer("a")["input_ids"])
+    bare = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    before = next((i for i in range(len(whole)) if bare and whole[i : i + len(bare)] == bare), None)
+    return 0 if before is None else len(whole) - before - len(bare)
+
+
+def closing_tokens(tokenizer: Tokenizer, template: Mapping[str, object] | None = None) -> list[int]:
+    """Return the special tokens with which the chat template closes an answer.
+
+    Raises:
+        Exception: whatever the template raises of a question and an answer.
+    """
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
+    apply: Any = tokenizer.apply_chat_template
+    _, found, tail = str(apply(messages, tokenize=False, **(template or {}))).rpartition(MARK)
+    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
+    ids = list(tokenizer(tail, add_special_tokens=False)["input_ids"]) if found else []
+    return [i for i in ids if i in special]
 
 
 def decode_text(

@@ -1,25 +1,27 @@
 """Dataset rows → prompts.
 
-A row has a column `prompt`, text or messages; every other column is carried along untouched and reaches the rewards.
-Prompts above `max_prompt_length` are cut, dropped or refused; cutting takes the user's words from the left and keeps the
-template's markers.
+A row has a column `prompt`, text or messages. `tools` and `chat_template_kwargs` go to the chat template too; every column
+but the prompt is carried along untouched and reaches the rewards. Prompts above `max_prompt_length` are cut, dropped or
+refused; cutting takes the user's words from the left and keeps the template's markers.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from covey.errors import DatasetError
-from covey.sample.chat import encode_prompt, leading_bos
-from covey.types import Message, Overlong, Prompt, PromptContent
+from covey.sample.chat import Clock, encode_prompt, leading_bos
+from covey.sample.messages import checked_content, without_nones
+from covey.types import TEMPLATE_ARGUMENTS, Message, Overlong, Prompt, PromptContent, message_text
 
 if TYPE_CHECKING:
     from covey.sample.chat import Tokenizer
 
-TEMPLATE_COLUMN = "chat_template_kwargs"
-"""A column of this name adds to the run's chat-template arguments for its row."""
+TEMPLATE_COLUMN, TOOLS_COLUMN = "chat_template_kwargs", "tools"
+"""The first adds to the run's chat-template arguments for its row; the second are the tools that the template prints."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class PromptReader:
     """Positions of the model; None: no limit known."""
     reserved: int = 0
     """Positions kept for the completion."""
+    vocabulary: int | None = None
+    """Rows of the policy's embedding; None: not known."""
+    clock: Clock = field(default_factory=Clock)
+    """What a template's `strftime_now` reads."""
 
     def read(self, row: Mapping[str, object], number: int, seed_key: tuple[int, ...]) -> Prompt:
         """Return the prompt of a row.
@@ -47,8 +53,8 @@ class PromptReader:
         Raises:
             DatasetError: no usable prompt in the row, or one that is too long and may not be cut.
         """
-        content, template = checked_content(row, number), self._template(row)
-        ids = encode_prompt(self.tokenizer, content, template)
+        content, template = checked_content(row, number), self.arguments(row, number)
+        ids = self._encoded(content, template, number)
         if not ids:
             raise DatasetError(
                 f"Row {number}: the prompt has no tokens. A completion needs something to continue."
@@ -65,14 +71,45 @@ class PromptReader:
         """
         if self.max_length is None or self.overlong == "truncate":
             return True
-        length = len(encode_prompt(self.tokenizer, checked_content(row, number), self._template(row)))
+        length = len(self._encoded(checked_content(row, number), self.arguments(row, number), number))
         if length > self.max_length and self.overlong == "error":
             raise self._too_long(number, length)
         return length <= self.max_length
 
-    def _template(self, row: Mapping[str, object]) -> dict[str, object]:
-        own: Any = row.get(TEMPLATE_COLUMN)
-        return {**self.template, **(own or {})}
+    def arguments(self, row: Mapping[str, object], number: int) -> dict[str, object]:
+        """Return the arguments of the chat template for a row: those of the run, over them the row's own, and its tools.
+
+        Raises:
+            DatasetError: the row's are no mapping, or say what Covey says itself; or its tools are no list.
+        """
+        given: dict[str, Any] = {**self.template, **row_arguments(row, number)}
+        given = {
+            name: value for name, value in given.items() if name not in (TOOLS_COLUMN, "documents") or value
+        }
+        written: Any = given.get("chat_template") or getattr(self.tokenizer, "chat_template", "")
+        if "strftime_now" in str(written):
+            chosen = self.tokenizer.get_chat_template(given.get("chat_template"), given.get(TOOLS_COLUMN))
+            given["chat_template"] = self.clock.stopped(chosen)
+        return given
+
+    def _encoded(self, content: PromptContent, template: Mapping[str, object], number: int) -> list[int]:
+        """Return the ids of a prompt; what template and tokenizer raise, or an id beyond the embedding, names the row."""
+        try:
+            ids = encode_prompt(self.tokenizer, content, template)
+            highest = max(ids, default=0)
+        except Exception as error:  # template and tokenizer are code of others, and raise what they like
+            what = "tokenizer" if isinstance(content, str) else "chat template"
+            fault = f"the {what} refuses the prompt: {type(error).__name__}: {error}. Change the row, or the {what}."
+            raise DatasetError(
+                f"Row {number}: {error if isinstance(error, DatasetError) else fault}"
+            ) from error
+        if self.vocabulary is not None and highest >= self.vocabulary:
+            token = self.tokenizer.convert_ids_to_tokens(highest)
+            raise DatasetError(
+                f"Row {number}: the prompt holds the token {token!r} with the number {highest}, and the policy's embedding has "
+                f"{self.vocabulary} rows. Take its own tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
+            )
+        return ids
 
     def _fitted(
         self, content: PromptContent, ids: list[int], template: Mapping[str, object], number: int
@@ -86,7 +123,7 @@ class PromptReader:
                 bos = [ids[0]] if leading_bos(self.tokenizer) is not None else []
                 ids = bos + ids[len(ids) - limit + len(bos) :]
             else:
-                ids = cut_chat(lambda m: encode_prompt(self.tokenizer, m, template), content, limit, number)
+                ids = cut_chat(lambda m: self._encoded(m, template, number), content, limit, number)
         length, context, reserved = len(ids), self.context, self.reserved
         if context is not None and length + reserved > context:
             ways = [f"set max_prompt_length to at most {context - reserved}"] if context > reserved else []
@@ -111,40 +148,45 @@ def cut_chat(
 
     The first user message gives way first, in proportion to the tokens that are over; at most a few too many go.
     """
-    messages = [dict(m) for m in messages]
-    ids = encode(messages)
+    messages, ids = [dict(m) for m in messages], encode(messages)
     while len(ids) > limit:
-        message = next((m for m in messages if m.get("role") == "user" and m.get("content")), None)
-        if message is None or not isinstance(message["content"], str):
+        message = next((m for m in messages if m.get("role") == "user" and message_text(m)), None)
+        if message is None:
             raise DatasetError(
                 f"Row {number}: without any of the user's text the chat still has {len(ids)} tokens, and max_prompt_length "
                 f"is {limit}. Raise it, or shorten the other messages."
             )
-        text, over = message["content"], len(ids) - limit
-        message["content"] = text[max(1, over * len(text) // len(ids)) :]
+        text, over = message_text(message), len(ids) - limit
+        kept = text[max(1, over * len(text) // len(ids)) :]
+        message["content"] = kept if isinstance(message["content"], str) else [{"type": "text", "text": kept}]
         ids = encode(messages)
     return ids
 
 
-def checked_content(row: Mapping[str, object], number: int) -> PromptContent:
-    """Return the row's prompt, non-empty text or messages; raise a DatasetError that names anything else."""
-    if "prompt" not in row:
+def row_arguments(row: Mapping[str, object], number: int) -> dict[str, Any]:
+    """Return what a row says to the chat template: its arguments, and its tools where it has any."""
+    own = _from_json(without_nones(row.get(TEMPLATE_COLUMN))) or {}
+    taken = sorted(TEMPLATE_ARGUMENTS & set(own)) if isinstance(own, dict) else [repr(own)[:80]]
+    if taken:
         raise DatasetError(
-            f"Row {number} has no column 'prompt'; its columns are {', '.join(map(repr, row))}. Rename the one that holds "
-            "the prompts: dataset.rename_column(..., 'prompt')."
+            f"Row {number}: {TEMPLATE_COLUMN!r} is or holds {', '.join(taken)}. It must be a mapping of the template's own "
+            f"variables, without what Covey says to it itself. Leave it out."
         )
-    content = row["prompt"]
-    if isinstance(content, str) and content:
-        return content
-    messages = content if isinstance(content, list | tuple) else []
-    if messages and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in messages):
-        return [{k: v for k, v in m.items() if v is not None} for m in messages]
-    text = repr(content)
-    found = f"{type(content).__name__} {text if len(text) < 80 else text[:77] + '...'}"
-    raise DatasetError(
-        f"Row {number}: 'prompt' is {found}. It must be non-empty text, or a list of messages "
-        "{'role': ..., 'content': ...}."
-    )
+    tools = _from_json(without_nones(row.get(TOOLS_COLUMN)))
+    if tools is not None and not isinstance(tools, list):
+        raise DatasetError(
+            f"Row {number}: {TOOLS_COLUMN!r} is {type(tools).__name__} {repr(tools)[:60]}. It must be a list of JSON schemas, as a "
+            "list or as JSON text: the chat template prints it. A column that means something else needs another name."
+        )
+    return {**own, **({TOOLS_COLUMN: [_from_json(tool) for tool in tools]} if tools else {})}
+
+
+def _from_json(value: Any) -> Any:
+    """Return what JSON text stands for; anything else, and text that is none, as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value.strip() else (value or None)
+    except ValueError:
+        return value
 
 
 def seed_keys(rows: Sequence[int]) -> list[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -139,7 +140,10 @@ class GenerationOptions:
 
 
 def generation_options(
-    given: Mapping[str, object] | None, own: Mapping[str, float | None], setting: str = "generation_kwargs"
+    given: Mapping[str, object] | None,
+    own: Mapping[str, float | None],
+    setting: str = "generation_kwargs",
+    decided: Mapping[str, object] | None = None,
 ) -> GenerationOptions:
     """Read `generation_kwargs`.
 
@@ -147,6 +151,7 @@ def generation_options(
         given: the user's options.
         own: values of GRPOConfig's own sampling fields, by field name; a different value in `given` is a conflict.
         setting: name of the options in errors.
+        decided: values of this run for options that GRPO decides itself; the same value in `given` changes nothing.
 
     Raises:
         ConfigError: an unknown option, one that GRPO decides itself, or one that contradicts a field.
@@ -164,15 +169,15 @@ def generation_options(
                     f"{ours}={value!r}."
                 )
         elif name in FIXED:
-            if value != FIXED[name]:
+            if value not in (FIXED[name], (decided or {}).get(name)):
                 raise ConfigError(
                     f"{setting} sets {name}={value!r}, which GRPO decides itself. Leave it out."
                 )
         else:
-            raise ConfigError(
-                f"{setting} has {name!r}, which the sampler does not know. It takes {', '.join(sorted(known))}; "
-                f"{', '.join(sorted(set(OWN_NAMES.values())))} are fields of GRPOConfig."
-            )
+            close = difflib.get_close_matches(name, [*known, *OWN_NAMES], n=1)
+            takes = f"It takes {', '.join(sorted(known))}; {', '.join(sorted(set(OWN_NAMES.values())))} are fields of GRPOConfig."
+            hint = f"Did you mean {close[0]!r}?" if close else takes
+            raise ConfigError(f"{setting} has {name!r}, which the sampler does not know. {hint}")
     return GenerationOptions(**options)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,12 +13,19 @@ from covey.errors import ConfigError, DatasetError, RewardError, warn
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
-from covey.sample.prompts import checked_content
-from covey.trainer.data import column_names, is_map_style
+from covey.sample.chat import closing_tokens
+from covey.sample.given_data import GivenData, column_names, is_map_style, prompts_at_hand, readable
+from covey.sample.messages import checked_content
+from covey.sample.prompts import PromptReader
+from covey.trainer.data import task_names
 from covey.update.terms import Loss
 
 MOST_PROMPTS = 100_000
 """Rows whose prompts are looked at before a run; some seconds' work."""
+MOST_RENDERED, MOST_SECONDS = 1_000, 2.0
+"""Rows of each dataset that are made into token ids before a run, and how long that may take."""
+SENSES = ("image", "images", "video", "videos", "audio", "audios")
+ANSWERS = ("completion", "chosen", "rejected", "messages")
 
 
 def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str, float]:
@@ -36,63 +44,158 @@ def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str,
     return {r.name: float(w) for r, w in zip(rewards, given, strict=True)}
 
 
-def check_columns(rewards: Sequence[Reward], train_dataset: object, eval_dataset: object) -> None:
-    """Raise where a required argument of a reward is no column of a dataset; a stream may not say before it is read.
+def check_columns(rewards: Sequence[Reward], data: GivenData) -> None:
+    """Raise where a required argument of a reward is no column of a dataset, and warn of columns that nothing reads.
 
     Raises:
-        RewardError: one is missing.
+        RewardError: a column is missing.
     """
-    for name, dataset in _named(train_dataset, eval_dataset).items():
-        columns = None if dataset is None else column_names(dataset)
-        if columns is None:
-            continue
-        for reward in rewards:
+    for name, dataset in data.named.items():
+        columns = column_names(dataset, data.firsts[name]) or []
+        for reward in rewards if columns else ():
             missing = reward.missing_columns(columns)
             if missing:
                 raise RewardError(
                     f"Reward {reward.name!r} needs {', '.join(map(repr, missing))}, and {name} has no such column; it has "
                     f"{', '.join(map(repr, columns))}. Add the column, or give the argument a default."
                 )
-        taken = sorted(set(columns) & set(RESERVED))
-        if taken:
-            warn(
-                f"{name} has columns named {', '.join(map(repr, taken))}, which are names of arguments that Covey fills itself: "
-                "rewards do not see these columns. Rename them."
-            )
+        asked = {argument for reward in rewards for argument in reward.names}
+        warn_of_meanings(name, [c for c in columns if c in RESERVED or c not in asked], data.firsts[name])
 
 
-def check_prompts(train_dataset: object, eval_dataset: object) -> None:
-    """Raise where a row has no prompt, as far as that is cheap to see: in lists, and in `datasets.Dataset`s without a format.
+MEANINGS = {
+    RESERVED: "Covey fills an argument of this name itself, and rewards do not see the column. Rename it.",
+    SENSES: "policies that see or hear are not supported yet, and the policy is shown the text of 'prompt' alone. Remove the "
+    "column, or name it in a reward that reads it.",
+    ANSWERS: "GRPO samples its own answers to 'prompt', and trains on none of the dataset's. Remove the column, or name it in a "
+    "reward that reads it.",
+}
+
+
+def warn_of_meanings(name: str, columns: Sequence[str], first: Any) -> None:
+    """Warn of columns with a meaning elsewhere and none here: arguments, pictures, answers, tools beside plain text."""
+    for names, meaning in MEANINGS.items():
+        found = sorted(set(columns) & set(names))
+        if found:
+            warn(f"{name} has the column{'s' * (len(found) > 1)} {', '.join(map(repr, found))}: {meaning}")
+    is_text = isinstance(first, Mapping) and isinstance(first.get("prompt"), str)
+    if "tools" in columns and is_text and first.get("tools"):
+        warn(
+            f"{name} has the column 'tools', which a chat template prints, and its prompts are plain text: the policy is not "
+            "shown the tools. Give prompts as messages."
+        )
+
+
+def checked_data(
+    args: GRPOConfig, rewards: Sequence[Reward], train_dataset: Any, eval_dataset: Any
+) -> GivenData:
+    """Return the datasets as they can be read, checked as far as no tokenizer is needed.
+
+    Raises:
+        DatasetError, RewardError: one of them cannot be used.
+        ConfigError: accelerate's loader, which is not used, is asked for something.
+    """
+    data = GivenData.of(train_dataset, eval_dataset)
+    check_prompts(data)
+    check_columns(rewards, data)
+    asked = [n for n in ("dispatch_batches", "split_batches") if getattr(args.accelerator_config, n, None)]
+    if asked:
+        raise ConfigError(
+            f"accelerator_config sets {asked[0]}=True, which has no effect: every process reads the rows of a rollout itself, and "
+            "keeps its share. Leave it out."
+        )
+    if args.dataloader_num_workers and data.train is not None and not is_map_style(data.train):
+        warn(
+            f"dataloader_num_workers={args.dataloader_num_workers} becomes 0: the training dataset is a stream, and each worker would "
+            "read all of it. Give a dataset whose rows have numbers for workers."
+        )
+    return data
+
+
+def check_prompts(data: GivenData) -> None:
+    """Raise where a row has no prompt, as far as that is cheap to see: in lists and tables; elsewhere in the first row.
 
     Only the first `MOST_PROMPTS` rows of a dataset are looked at; nothing is tokenised.
 
     Raises:
         DatasetError: a prompt is empty, or neither text nor messages.
     """
-    for name, dataset in _named(train_dataset, eval_dataset).items():
-        for number, row in enumerate(_rows(dataset)):
+    for name, dataset in data.named.items():
+        first = [row for row in (data.firsts[name],) if row is not None]
+        for number, row in enumerate(prompts_at_hand(dataset, MOST_PROMPTS) or first):
             try:
                 checked_content(row, number)
             except DatasetError as error:
                 raise DatasetError(f"{name}: {error}") from None
 
 
-def _rows(dataset: Any) -> Iterator[Mapping[str, Any]]:
-    """Return the rows of a dataset, or their prompts alone, as far as it gives them away at once."""
-    if isinstance(dataset, list):
-        return iter(dataset[:MOST_PROMPTS])
-    is_table = is_map_style(dataset) and hasattr(dataset, "select_columns") and hasattr(dataset, "format")
-    if is_table and "prompt" in dataset.column_names and dataset.format["type"] is None:
-        return iter(dataset.select_columns(["prompt"]).select(range(min(len(dataset), MOST_PROMPTS))))
-    return iter(())
+def check_ids(
+    reader: PromptReader, data: GivenData, kept: Sequence[int] | None, ending: Sequence[int]
+) -> None:
+    """Raise where template or tokenizer refuse one of the first rows of a dataset: of a stream the first.
+
+    Args:
+        kept: numbers of the training rows that may be drawn.
+        ending: ids that end a completion; a template that closes answers with none of them is warned of.
+
+    Raises:
+        DatasetError: a row cannot be made into token ids.
+    """
+    for name, dataset in data.named.items():
+        by_number, deadline = is_map_style(dataset), time.monotonic() + MOST_SECONDS
+        rows = readable(dataset) if by_number else [row for row in (data.firsts[name],) if row is not None]
+        drawn = kept if name == "train_dataset" and kept is not None else range(len(rows))
+        for number in drawn[:MOST_RENDERED]:
+            if time.monotonic() > deadline:
+                break
+            try:
+                if by_number or reader.is_kept(rows[number], number):
+                    reader.read(rows[number], number, (number, 0))
+            except DatasetError as error:
+                raise DatasetError(f"{name}: {error}") from error
+    warn_of_open_turns(reader, data, ending)
 
 
-def _named(train_dataset: object, eval_dataset: object) -> dict[str, object]:
-    """Return the datasets by the names that messages call them."""
-    parts = eval_dataset if isinstance(eval_dataset, dict) else None
-    if parts is None:
-        return {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
-    return {"train_dataset": train_dataset} | {f"eval_dataset[{n!r}]": part for n, part in parts.items()}
+def warn_of_open_turns(reader: PromptReader, data: GivenData, ending: Sequence[int]) -> None:
+    """Warn where the chat template closes an answer with a token that ends no completion: the policy would go on."""
+    first = data.firsts.get("train_dataset")
+    if not isinstance(first, Mapping) or isinstance(first.get("prompt"), str):
+        return
+    tokenizer: Any = reader.tokenizer
+    try:
+        closing = closing_tokens(tokenizer, reader.arguments(first, 0))
+    except Exception:  # a template that wants other messages than these is asked no further
+        return
+    if not closing or set(closing) & set(ending):
+        return
+    name = str(tokenizer.convert_ids_to_tokens(closing[0]))
+    ends = ", ".join(repr(str(tokenizer.convert_ids_to_tokens(i))) for i in ending)
+    warn(
+        f"The chat template closes an answer with {name!r}, and a completion ends with {ends or 'nothing'} only: a policy that "
+        f'writes {name!r} is sampled on. If it ends its answers so, set generation_kwargs={{"eos_token_id": [{closing[0]}]}}.'
+    )
+
+
+def known_tasks(dataset: Any, column: str, names: set[str]) -> tuple[str, list[str]]:
+    """Return the task column and the tasks in it; an empty name where the column tells every row from the others.
+
+    Args:
+        names: tasks that rewards name; a column with one of them is what they take it for. Those that are found are added.
+    """
+    tasks = task_names(dataset, column)
+    names |= set(tasks)
+    if tasks or dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
+        return column, tasks
+    values = {
+        str(readable(dataset)[number].get(column)) for number in range(min(len(dataset), MOST_RENDERED))
+    }
+    if values == {"None"} or values & names:
+        return column, tasks
+    warn(
+        f"The column {column!r} of the training dataset has a value of its own for more than half of the rows: these are no tasks, "
+        "and no metrics are kept for them. If the tasks are in another column, name it: task_column='...'."
+    )
+    return "", tasks
 
 
 def check_own_loss(args: GRPOConfig, loss: Loss | None) -> None:
@@ -103,9 +206,9 @@ def check_own_loss(args: GRPOConfig, loss: Loss | None) -> None:
     """
     if loss is None:
         return
-    if not callable(loss):
+    if not callable(loss) or isinstance(loss, type):
         raise ConfigError(
-            f"loss is {loss!r}; it must be a function of LossTerms that returns one loss per token. A loss that has a name "
+            f"loss is {loss!r}; it must be a function of LossTerms that returns one loss per token, or an object that is called like one. A loss that has a name "
             f"is chosen with GRPOConfig(loss_type=...): {', '.join(LOSS_TYPES)}."
         )
     if args.loss_type not in REDUCTIONS:

@@ -9,31 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from covey.errors import DatasetError, warn
 from covey.plan import Plan
+from covey.sample.given_data import MapRows, column_names, is_map_style, plain_row, readable
 from covey.sample.prompts import PromptReader, seed_keys
 from covey.types import Prompt, ScoredGroup
 
 T = TypeVar("T")
 
 
-class MapRows(Protocol):
-    """A dataset whose rows can be read by number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> Mapping[str, object]: ...
-
-
 Numbered = tuple[int, Mapping[str, object]]
 """A row and its position in the dataset."""
-MOST_TASKS = 100
-"""More values than this in the task column are identities of rows, not tasks."""
+MOST_TASKS, FEW_TASKS = 100, 4
+"""More values than the first in the task column are identities of rows, not tasks; so are more than the second, where they
+are more than half of the rows."""
+MOST_READ = 1_000
+"""Rows that are read for their tasks where a transform makes them."""
+
+
+class Unusable(dict[str, object]):
+    """Stands in a stream where a row cannot be used, and says why: the run is saved before it ends of it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ class ShardedPrompts:
         Raises:
             DatasetError: a row cannot be used.
         """
+        for _, row in rows:
+            if isinstance(row, Unusable):
+                raise DatasetError(str(row["fault"]))
         size = self.plan.prompts_per_rollout
         count = self.plan.micro_batches_per_pass // self.plan.steps_per_generation
         keys = seed_keys([number for number, _ in rows[:size]])
@@ -92,7 +95,12 @@ def _cut(values: Sequence[T], count: int) -> list[Sequence[T]]:
 
 
 def make_loader(
-    dataset: Any, prompts: ShardedPrompts, rounds: int, seed: int | None, step: Callable[[], int]
+    dataset: Any,
+    prompts: ShardedPrompts,
+    rounds: int,
+    seed: int | None,
+    step: Callable[[], int],
+    workers: Mapping[str, Any],
 ) -> DataLoader[Any]:
     """Build a loader of whole rollouts, one item per micro-batch; the same on every process.
 
@@ -100,12 +108,15 @@ def make_loader(
         rounds: of dynamic sampling; for each of them, as many rows as a rollout has are held in reserve.
         seed: of the order; None keeps the order of the dataset.
         step: returns the optimizer steps taken so far.
+        workers: arguments of the loader for processes that read rows ahead; a stream is read by this process alone.
     """
     plan, reserve = prompts.plan, prompts.plan.prompts_per_rollout * rounds
     if prompts.kept is None:
         return DataLoader(RolloutStream(dataset, plan, prompts.reader, reserve), batch_size=None)
     sampler = RolloutSampler(prompts.kept, plan, seed, step, reserve)
-    return DataLoader(NumberedRows(dataset), batch_sampler=sampler, collate_fn=list)
+    return DataLoader(
+        NumberedRows(readable(dataset)), batch_sampler=sampler, collate_fn=list, **dict(workers)
+    )
 
 
 class NumberedRows(Dataset[Numbered]):
@@ -167,50 +178,61 @@ class RolloutStream(IterableDataset[list[Numbered]]):
     def __iter__(self) -> Iterator[list[Numbered]]:
         rows = self._endless()
         while True:
-            yield [next(rows) for _ in range(self.plan.prompts_per_rollout + self.reserve)]
+            try:
+                yield [next(rows) for _ in range(self.plan.prompts_per_rollout + self.reserve)]
+            except DatasetError as error:
+                yield [(0, Unusable(fault=str(error)))]
+                return
             yield from ([] for _ in range(self.plan.micro_batches_per_rollout - 1))
 
     def _endless(self) -> Iterator[Numbered]:
         number, round_ = 0, 0
         while True:
-            before = number
+            before, kept = number, False
             if round_ and hasattr(self.rows, "set_epoch"):
                 self.rows.set_epoch(round_)
-            for row in self.rows:
+            for row in map(plain_row, self.rows):
                 number += 1
                 if self.reader.is_kept(row, number - 1):
+                    kept = True
                     yield number - 1, row
-            if number == before:
-                raise DatasetError("The training dataset is empty. Give at least one prompt.")
+            if not kept:
+                limit = f"of the {number - before} rows is within max_prompt_length={self.reader.max_length}"
+                ended = f"is at its end after {number} rows, and a generator cannot be read again"
+                fault = (
+                    f"has no prompt to sample from: none {limit}"
+                    if number > before
+                    else ended
+                    if number
+                    else "is empty"
+                )
+                raise DatasetError(
+                    f"The training dataset {fault}. Give at least one prompt that can be kept; in place of a generator, the "
+                    "function that yields the rows, or as many rows as the run takes."
+                )
             round_ += 1
 
 
 # --- what a dataset says about itself ---------------------------------------------------------------------------------------
 
 
-def is_map_style(rows: object) -> TypeGuard[MapRows]:
-    """Return whether rows can be read by number."""
-    return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
-
-
-def column_names(rows: object) -> list[str] | None:
-    """Return the names of the columns; None where the dataset does not say without being read."""
-    names = getattr(rows, "column_names", None)
-    if isinstance(names, list):
-        return names
-    if is_map_style(rows) and len(rows) and isinstance(rows[0], Mapping):
-        return list(rows[0])
-    return None
-
-
-def task_names(dataset: object, column: str) -> list[str]:
+def task_names(dataset: Any, column: str) -> list[str]:
     """Return the tasks of a map-style dataset; none where it has no such column, or more values than tasks can be."""
     if dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
         return []
     rows: Any = dataset
-    values = rows[column] if hasattr(dataset, "column_names") else [row.get(column) for row in rows]
+    if column in getattr(rows, "column_names", ()):
+        values = rows.select_columns([column]).with_format(None)[column]
+    else:  # a list, or rows that a transform makes
+        count = len(rows) if isinstance(rows, list | tuple) else min(len(rows), MOST_READ)
+        values = [readable(rows)[number].get(column) for number in range(count)]
     names = sorted({str(value) for value in values if value is not None})
-    return names if len(names) <= MOST_TASKS else []
+    return names if are_tasks(len(names), len(values)) else []
+
+
+def are_tasks(names: int, rows: int) -> bool:
+    """Return whether so many names in so many rows group the rows, rather than tell each from the others."""
+    return names <= min(MOST_TASKS, max(FEW_TASKS, rows // 2))
 
 
 def kept_rows(dataset: object, reader: PromptReader) -> list[int] | None:
@@ -221,10 +243,10 @@ def kept_rows(dataset: object, reader: PromptReader) -> list[int] | None:
     """
     if dataset is None or not is_map_style(dataset):
         return None
-    total = len(dataset)
+    rows, total = readable(dataset), len(dataset)
     if reader.max_length is None or reader.overlong == "truncate":
         return list(range(total))
-    kept = [number for number in range(total) if reader.is_kept(dataset[number], number)]
+    kept = [number for number in range(total) if reader.is_kept(rows[number], number)]
     reason = f"of {total} rows of the training dataset have a prompt of more than max_prompt_length={reader.max_length} tokens"
     if total and not kept:
         raise DatasetError(

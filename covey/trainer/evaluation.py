@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.metrics import Ledger, Metric, merge
+from covey.rewards.own import own
 from covey.runs.accuracy import estimate_reward
 from covey.sample.engine import Engine, in_order
 from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling
 from covey.score.score_metrics import completion_metrics
 from covey.score.scorer import Scorer
+from covey.trainer.data import are_tasks
 from covey.types import Prompt, PromptContent, ScoredGroup
 
 
@@ -50,7 +52,7 @@ def sample_and_score(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The input of `compute_metrics`: every completion of an evaluation, side by side."""
+    """The input of `compute_metrics`: every completion of an evaluation, side by side, in objects of its own."""
 
     prompts: list[PromptContent]
     completions: list[PromptContent]
@@ -71,9 +73,9 @@ class Evaluation:
         columns = list(dict.fromkeys(name for s in groups for name in s.group.prompt.columns))
         names = list(dict.fromkeys(name for s in groups for name in s.scores))
         return cls(
-            prompts=[s.group.prompt.content for _, s, _ in each],
+            prompts=[own(s.group.prompt.content) for _, s, _ in each],
             completions=[contents[number][i] for number, _, i in each],
-            columns={c: [s.group.prompt.columns.get(c) for _, s, _ in each] for c in columns},
+            columns={c: [own(s.group.prompt.columns.get(c)) for _, s, _ in each] for c in columns},
             scores={n: [s.scores[n][i].value for _, s, i in each] for n in names},
             totals=[s.totals[i] for _, s, i in each],
             group_ids=[number for number, _, _ in each],
@@ -95,18 +97,10 @@ def own_prompts(
 def joined(
     parts: Sequence[tuple[Mapping[str, Metric], Sequence[ScoredGroup]]],
     task_column: str,
-    compute_metrics: ComputeMetrics | None,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
-    """Return numbers and groups of an evaluation, in the order of the rows, from those of every process.
-
-    Args:
-        compute_metrics: gives numbers more.
-    """
+    """Return numbers and groups of an evaluation, in the order of the rows, from those of every process."""
     groups = sorted((s for _, part in parts for s in part), key=lambda s: s.group.prompt.row)
-    numbers = Ledger().reduce(metrics for metrics, _ in parts) | summary(groups, task_column)
-    if compute_metrics is not None:
-        numbers |= {name: float(value) for name, value in compute_metrics(Evaluation.of(groups)).items()}
-    return numbers, groups
+    return Ledger().reduce(metrics for metrics, _ in parts) | summary(groups, task_column), groups
 
 
 def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]:
@@ -117,13 +111,12 @@ def summary(groups: Sequence[ScoredGroup], task_column: str) -> dict[str, float]
     Returns:
         `reward/low`, `reward/high` (95 %), `rewards/<name>/low`, `/high`, `/pass@<k>`, and `tasks/<task>/...`.
     """
-    numbers = _summary(groups)
-    tasks: dict[str, list[ScoredGroup]] = {}
+    numbers, tasks = _summary(groups), dict[str, list[ScoredGroup]]()
     for s in groups:
         task = s.group.prompt.columns.get(task_column)
         if task is not None:
             tasks.setdefault(str(task), []).append(s)
-    for task, part in tasks.items():
+    for task, part in tasks.items() if are_tasks(len(tasks), len(groups)) else ():
         totals = [t for s in part for t in s.totals if t is not None]
         numbers[f"tasks/{task}/count"] = float(len(totals))
         if totals:

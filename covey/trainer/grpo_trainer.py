@@ -37,14 +37,17 @@ from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.models.fitness import unknown_ids
 from covey.sample.engine import Engine, in_order
+from covey.sample.given_data import as_eval_dataset, is_map_style, readable
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
 from covey.trainer import checks
+from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
-from covey.trainer.data import Numbered, make_loader, task_names
+from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
+from covey.trainer.data import Numbered, make_loader
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
 from covey.trainer.nonfinite import NonfiniteGuard
@@ -52,6 +55,7 @@ from covey.trainer.parts import (
     ModelSource,
     load_policy_and_tokenizer,
     load_rewards,
+    loader_workers,
     make_engine,
     make_entropy_bonus,
     make_eval_sampling,
@@ -139,21 +143,23 @@ class GRPOTrainer(CheckpointedTrainer):
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
+        check_compute_metrics(compute_metrics)
         rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
-        checks.check_columns(rewards, train_dataset, eval_dataset)
-        checks.check_prompts(train_dataset, eval_dataset)
+        data = checks.checked_data(args, rewards, train_dataset, eval_dataset)
+        check_best_metric(args, rewards, data.evals, compute_metrics is not None)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         unknown = unknown_ids(tokenizer, policy, ending)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling)
-        self.prompts = make_prompts(args, tokenizer, policy, train_dataset)
+        self.prompts = make_prompts(args, tokenizer, policy, data.train)
         self.plan = self.prompts.plan
+        checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending)
         super().__init__(
             model=policy,
             args=args,
             data_collator=list,  # rows stay rows
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
+            train_dataset=data.train,
+            eval_dataset=data.evals,
             processing_class=tokenizer,
             callbacks=callbacks,
             optimizers=optimizers,
@@ -162,10 +168,10 @@ class GRPOTrainer(CheckpointedTrainer):
         self.model_accepts_loss_kwargs = True
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         prepare_gradients(policy, self.accelerator)
-        tasks = task_names(train_dataset, args.task_column)
-        rewards.tasks |= set(tasks)
-        self.run_log = make_run_log(args, self.plan, weights, policy, source.name, train_dataset)
-        self.run_log.note({**task_metrics((), args.task_column, tasks), "num_tokens": Total(0)})
+        task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
+        self.run_log = make_run_log(args, self.plan, weights, policy, source.name, data.train)
+        self.run_log.task_column = task_column
+        self.run_log.note({**task_metrics((), task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
         self.scorer = make_scorer(args, rewards, weights)
         self.has_signal = signal_test(args, weights)
@@ -225,7 +231,7 @@ class GRPOTrainer(CheckpointedTrainer):
                 penalties = self._kl_penalties(groups) if self.args.kl_in_reward else None
                 with self.run_log.timed("score"):
                     attempt, metrics = self.scorer.run_rewards(groups, self.state, penalties)
-                tasks = task_metrics(attempt, self.args.task_column)
+                tasks = task_metrics(attempt, self.run_log.task_column)
                 self.run_log.note(merge(metrics, completion_metrics(groups), tasks, token_metrics(groups)))
                 prompts = kept.add(attempt)
             self.run_log.note(kept.metrics())
@@ -273,9 +279,9 @@ class GRPOTrainer(CheckpointedTrainer):
         if fault is None:
             return cast(T, rows)
         is_saved = self.stop.saved_at == self.state.global_step and self.save_fault is None
-        if self.state.global_step and not is_saved:
+        if self.is_in_train and self.state.global_step and not is_saved:
             self._save_checkpoint(self.model_wrapped, None)
-        saved = self.last_checkpoint()
+        saved = self.last_checkpoint() if self.is_in_train else None
         ways = f" The run is saved in {saved}: mend the row, and go on from there." if saved else ""
         raise DatasetError(f"{fault}{ways}")
 
@@ -334,8 +340,9 @@ class GRPOTrainer(CheckpointedTrainer):
             prompts, pass@k, the same for each task, and what `compute_metrics` gave.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(dataset, str):
+        if isinstance(dataset, str) and isinstance(self.eval_dataset, dict) and dataset in self.eval_dataset:
             dataset = self.eval_dataset[dataset]
+        dataset = as_eval_dataset(dataset)
         if dataset is None:
             raise DatasetError("There is nothing to evaluate on. Pass eval_dataset.")
         if not isinstance(dataset, dict):
@@ -347,7 +354,8 @@ class GRPOTrainer(CheckpointedTrainer):
 
     def _evaluate_one(self, dataset: Iterable[Mapping[str, object]], prefix: str) -> dict[str, float]:
         start = time.perf_counter()
-        prompts = own_prompts(dataset, self.prompts.reader, self.args.process_index, self.args.world_size)
+        rank, ranks, reader = self.args.process_index, self.args.world_size, self.prompts.reader
+        prompts = self._read_or_save(lambda: own_prompts(readable(dataset), reader, rank, ranks))
         self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
         own, sums = sample_and_score(
             self.engine,
@@ -360,14 +368,17 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.engine.sleep()
         # `compute_metrics` and callbacks on every process look at the whole evaluation.
-        metrics, groups = joined(gather((sums, own)), self.args.task_column, cast(Any, self.compute_metrics))
-        seconds = time.perf_counter() - start
-        count = sum(len(s.totals) for s in groups)
-        metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
-        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
-        name = prefix.removeprefix("eval").removeprefix("_") or "eval"
-        self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
-        self.log(named)
+        metrics, groups = joined(gather((sums, own)), self.args.task_column)
+        try:
+            metrics |= more_numbers(cast(Any, self.compute_metrics), groups, metrics.keys(), prefix)
+        finally:  # Covey's own numbers are not lost where the user's fail
+            seconds = time.perf_counter() - start
+            count = sum(len(s.totals) for s in groups)
+            metrics |= {"runtime": seconds, "samples_per_second": count / seconds}
+            named = {f"{prefix}_{name}": value for name, value in metrics.items()}
+            name = prefix.removeprefix("eval").removeprefix("_") or "eval"
+            self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
+            self.log(named)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         return named
 
@@ -464,13 +475,17 @@ class GRPOTrainer(CheckpointedTrainer):
             nonfinite=self.nonfinite,
             rewards=self.scorer.rewards,
             reference=self.updater.reference if self.args.sync_ref_model else None,
+            clock=self.prompts.reader.clock,
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Build the loader of whole rollouts, one item per micro-batch; the same on every process."""
         rounds = self.args.dynamic_sampling_rounds if self.args.dynamic_sampling else 0
         seed = self.args.seed if self.args.shuffle_dataset else None
-        return make_loader(self.train_dataset, self.prompts, rounds, seed, lambda: self.state.global_step)
+        workers = loader_workers(self.args, is_map_style(self.train_dataset))
+        return make_loader(
+            self.train_dataset, self.prompts, rounds, seed, lambda: self.state.global_step, workers
+        )
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Return 6 per weight and token (arXiv:2001.08361, section 2.1)."""

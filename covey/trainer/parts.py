@@ -173,7 +173,10 @@ def training_plan(
 
 
 def prompt_reader(
-    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase | None, context: int | None
+    args: GRPOConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+    context: int | None,
+    vocabulary: int | None = None,
 ) -> PromptReader:
     """Build the reader that turns rows into prompts; without a tokenizer, one that only knows the limits."""
     return PromptReader(
@@ -183,6 +186,7 @@ def prompt_reader(
         args.overlong_prompts,
         context,
         args.max_completion_length,
+        vocabulary,
     )
 
 
@@ -193,12 +197,23 @@ def make_prompts(
 
     It warns where prompts are repeated within a round.
     """
-    reader = prompt_reader(args, tokenizer, context_length(policy))
+    reader = prompt_reader(args, tokenizer, context_length(policy), fitness.embedded_tokens(policy) or None)
     kept = kept_rows(dataset, reader)
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
     args.gradient_accumulation_steps = plan.accumulation
     return ShardedPrompts(plan, reader, kept, args.process_index)
+
+
+def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
+    """Return the loader's arguments for processes that read rows ahead; a stream is read by the training process alone."""
+    if not by_number or not args.dataloader_num_workers:
+        return {}
+    return {
+        "num_workers": args.dataloader_num_workers,
+        "prefetch_factor": args.dataloader_prefetch_factor,
+        "persistent_workers": args.dataloader_persistent_workers,
+    }
 
 
 def make_sampling(
@@ -214,7 +229,9 @@ def make_sampling(
     Raises:
         ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
     """
-    options = generation_options(as_dict(args.generation_kwargs), _own_numbers(args))
+    options = generation_options(
+        as_dict(args.generation_kwargs), _own_numbers(args), decided=_decided(args, padding)
+    )
     return Sampling(
         max_new_tokens=args.max_completion_length,
         temperature=args.temperature,
@@ -259,7 +276,8 @@ def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
             raise ConfigError(
                 f"eval_generation_kwargs sets {name}={value!r}; it must be a number. Leave it out for training's."
             )
-    options = generation_options(given, _own_numbers(args), "eval_generation_kwargs")
+    decided = _decided(args, training.padding_id)
+    options = generation_options(given, _own_numbers(args), "eval_generation_kwargs", decided)
     changed |= {
         name: value for name, value in vars(options).items() if name in given and name != "eos_token_id"
     }
@@ -269,6 +287,11 @@ def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
         return replace(training, **changed, stop_ids=ending, padding_id=padding)
     except ConfigError as error:
         raise ConfigError(f"eval_generation_kwargs: {error}") from error
+
+
+def _decided(args: GRPOConfig, padding: int | None) -> dict[str, object]:
+    """Return the options of this run that GRPO decides: the same value, given again, changes nothing."""
+    return {"pad_token_id": padding, "num_return_sequences": args.num_generations}
 
 
 def _own_numbers(args: GRPOConfig) -> dict[str, float | None]:
@@ -448,8 +471,7 @@ def make_loss(args: GRPOConfig) -> Loss:
         case "gmpo":
             return Gmpo(clip)
         case "cispo":
-            assert args.epsilon_high is not None, "checked by GRPOConfig"
-            return Cispo(args.epsilon, args.epsilon_high, args.cispo_bound, level)
+            return Cispo(clip.low, clip.high, args.cispo_bound, level)
         case "sapo":
             return Sapo(args.sapo_temperature_pos, args.sapo_temperature_neg, level)
         case "vespo":

@@ -50,6 +50,8 @@ class RunLog:
         gather: Gather,
     ) -> None:
         self.args, self.rewards, self.plan, self.facts, self.gather = args, rewards, plan, facts, gather
+        self.task_column = args.task_column
+        """Where rows name their task; empty where what they name is no task."""
         self.settings = {**args.to_dict(), "display": resolved_display(args.display)}
         self.log, self.step, self.run = Ledger(), Ledger(), Ledger()
         self.writer: RunWriter | None = None
@@ -125,7 +127,7 @@ class RunLog:
                 plan=self.plan.table(),
                 max_steps=self.plan.total_steps,
                 record_completions=self.args.record_completions,
-                task_column=self.args.task_column,
+                task_column=self.task_column,
                 resume_step=step or None,
             )
         if self.args.log_completions:
@@ -184,6 +186,8 @@ class RunLog:
             return
         step, groups, _ = self._sampled
         rows = list(completion_rows(step, groups))
+        if self.args.log_unique_prompts:
+            rows = list({str(row["prompt"]): row for row in reversed(rows)}.values())[::-1]
         for text in printed(rows[: self.args.num_completions_to_print or 0], step):
             print(text)
         if self.args.log_completions:

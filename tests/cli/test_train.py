@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 import covey.runs
 from covey.cli import main
+from covey.cli.verbs.train import print_end
 
 
 def weights(folder):
@@ -119,3 +121,14 @@ def test_settings_are_listed_by_word_without_a_recipe(capsys):
     with pytest.raises(SystemExit) as end:
         main(["train", "--settings", "no such word"])
     assert end.value.code == 2
+
+
+def test_the_same_numbers_are_one_line_at_the_end(capsys, tmp_path):
+    numbers = {"": 0.5, "/low": 0.4, "/high": 0.6}
+    metrics = {f"eval_sum_{n}{end}": v for n in ("reward", "rewards/right") for end, v in numbers.items()}
+    metrics |= {"eval_other_reward": 0.5, "eval_other_reward/low": 0.3, "eval_other_reward/high": 0.6}
+    recipe = SimpleNamespace(eval_dataset=None, model_config=SimpleNamespace(use_peft=False))
+    print_end(recipe, metrics, tmp_path)
+    shown = capsys.readouterr().out.partition("intervals:\n")[2].splitlines()
+    assert shown[0] == "  sum_reward = sum_rewards/right  0.500 [0.400, 0.600]"
+    assert shown[1] == "  other_reward  0.500 [0.300, 0.600]"

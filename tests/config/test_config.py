@@ -197,7 +197,7 @@ def test_peft_config_without_peft_is_none():
         (dict(importance_sampling_cap="2"), "a number or None."),
         (dict(learning_rate="1e-3"), "a number. Leave out the quotes: 1e-3."),
         (dict(learning_rate=True), "a number."),
-        (dict(max_grad_norm="1"), "a number."),
+        (dict(max_grad_norm="1"), "a number or None."),
         (dict(warmup_steps="5"), "a number."),
         (dict(top_k=5.5), "a whole number."),
         (dict(num_iterations=True), "a whole number."),

@@ -274,7 +274,6 @@ def test_luspo_may_say_that_its_ratio_is_that_of_the_sequence():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"loss_type": "cispo"}, ["needs epsilon_high", "absolute", "relative"]),
         ({"loss_type": "sappo"}, ["'sapo'"]),
         ({"advantage_estimator": "rlo"}, ["advantage_estimator", "'rloo'"]),
         ({"importance_sampling_level": "tokens"}, ["importance_sampling_level", "'token'"]),

@@ -37,12 +37,20 @@ def test_the_links_of_a_page_lead_somewhere(page):
     assert not missing, missing
 
 
-def test_the_tree_in_the_readme_is_the_tree():
-    text = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"^ +[├└]── (\S+)", text, re.MULTILINE))
+def test_the_folders_in_the_architecture_are_the_folders():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"^\| `covey/(\w+(?:/|\.py))` \|", text, re.MULTILINE))
     there = {p.name + ("/" if p.is_dir() else "") for p in (ROOT / "covey").iterdir()}
     there -= {"__init__.py", "__main__.py", "__pycache__/", "py.typed"}
     assert named == there
+
+
+def test_the_source_distribution_holds_every_folder_of_the_repository():
+    manifest = (ROOT / "MANIFEST.in").read_text().split()
+    tracked = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
+    made = {"covey.egg-info", "build", "dist", "site", "runs", "quickstart-run", "__pycache__"}
+    by_itself = {"covey", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"}
+    assert tracked - made - by_itself <= set(manifest)
 
 
 def test_every_path_that_a_page_names_is_there():

@@ -292,3 +292,30 @@ def test_rounding_is_no_dependence_on_company_and_a_small_difference_is_shown():
         .split(" and then ")
     )
     assert one != other
+
+
+def test_the_same_fault_is_said_once_and_attacks_of_the_same_fault_together():
+    def broken(completions, **_):
+        raise RuntimeError("the judge is out")
+
+    findings = check_rewards(broken, ROWS).findings
+    assert sum("the judge is out" in f.text for f in findings) == 1
+
+    def breaks_on_attacks(completions, **_):
+        return [1.0 / (len(c) < 200) for c in completions]
+
+    findings = found(check_rewards(breaks_on_attacks, ROWS), "attack")
+    (fault,) = (f for f in findings if "ZeroDivisionError" in f.text)
+    assert "'long', 'one long word', 'open tags'" in fault.text
+
+
+def test_a_check_calls_a_reward_as_the_run_does():
+    def needs_the_run(completions, target, trainer_state, log_extra, log_metric, **_):
+        share = trainer_state.global_step / trainer_state.max_steps
+        log_metric("share", share)
+        log_extra("length", [len(c) for c in completions])
+        assert trainer_state.is_world_process_zero and not trainer_state.log_history
+        return [share + f for f in fine(completions, target)]
+
+    report = check_rewards(needs_the_run, ROWS)
+    assert report.exit_code == 0 and not found(report, "fault"), str(report)

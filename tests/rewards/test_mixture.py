@@ -466,7 +466,9 @@ def test_a_trainer_that_takes_notes_gets_them():
     Mixture(length)(
         completions=["ab"], prompts=["p"], log_metric=noted.__setitem__, log_extra=extras.__setitem__
     )
-    assert noted["length/mean"] == 2.0 and "time/rewards/length" in noted
+    assert (
+        noted["length/mean"] == 2.0 and noted["length/applicable_share"] == 1.0 and "length/seconds" in noted
+    )
 
 
 # --- side by side ---

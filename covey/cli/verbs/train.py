@@ -119,16 +119,17 @@ def last_evaluation(history: Sequence[Mapping[str, float]]) -> tuple[float | Non
 
 
 def print_end(recipe: Recipe, metrics: Mapping[str, float], out: Path) -> None:
-    """Print every metric that has an interval, and what to do next."""
-    lines = []
+    """Print every metric that has an interval, those with the same numbers in one line, and what to do next."""
+    lines: dict[str, list[str]] = {}
     for key in metrics:
         name = key.removesuffix("/low")
         mean = metrics.get(name, metrics.get(f"{name}/mean"))
         if key.endswith("/low") and mean is not None:
             interval = f"[{metrics[key]:.3f}, {metrics[name + '/high']:.3f}]"
-            lines.append(f"{name.removeprefix('eval_')}  {mean:.3f} {interval}")
-    if lines:
-        print("\nAt the end, with 95 % intervals:\n  " + "\n  ".join(lines))
+            lines.setdefault(f"{mean:.3f} {interval}", []).append(name.removeprefix("eval_"))
+    if lines:  # with one reward or one task, the same number has several names
+        shown_lines = [f"{' = '.join(same)}  {numbers}" for numbers, same in lines.items()]
+        print("\nAt the end, with 95 % intervals:\n  " + "\n  ".join(shown_lines))
     names = {"model": out / "model", "run": out, "recipe": out / "recipe.yaml"}
     shown = NEXT if recipe.eval_dataset is not None else NEXT.replace("  covey eval {model} {recipe}\n", "")
     print(shown.format(**names))

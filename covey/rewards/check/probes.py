@@ -136,18 +136,20 @@ def check_latency(trial: Trial, samples: Sequence[Sample], report: CheckReport) 
 def check_attacks(trial: Trial, rows: Sequence[Row], report: CheckReport) -> None:
     """Check that hostile completions pay nothing, take no time, and raise nothing."""
     name, compares = trial.reward.name, _looks_at_answers(trial, rows)
-    row, failed = rows[0], dict[str, list[str]]()
+    row, failed, raised = rows[0], dict[str, list[str]](), dict[str, list[str]]()
+    known = [f.text.partition(" samples: ")[2] for f in report.findings if f.reward == name]
     for attack, text in attacks(row).items():
         outcome, seconds = trial.timed((row, like_prompt(row["prompt"], text)))
-        if outcome.is_explained:
-            failed.setdefault(outcome.fault, []).append(repr(attack))
-        elif outcome.fault:
-            report.add("error", name, "attack", f"the attack {attack!r}: {outcome.fault}")
+        if outcome.fault:
+            (failed if outcome.is_explained else raised).setdefault(outcome.fault, []).append(repr(attack))
         elif outcome.value is not None and outcome.value > 0 and (compares or attack not in SHAPE_ONLY):
             severity: Severity = "error" if outcome.value >= FULL_MARKS else "warning"
             report.add(severity, name, "attack", f"pays {outcome.value:g} for the attack {attack!r}.")
         if seconds > SLOW_ATTACK_SECONDS:
             report.add("warning", name, "attack", f"takes {seconds:.1f} s for the attack {attack!r}.")
+    for fault, which in raised.items():
+        if fault not in known:  # said of ordinary completions already
+            report.add("error", name, "attack", f"the attack {', '.join(which)}: {fault}")
     for reason, which in failed.items():
         text = f"failed, so that the sample is left out, on the attack {', '.join(which)}: {reason}."
         report.add("warning", name, "attack", text)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from types import SimpleNamespace
 
 from covey.errors import RewardError
 from covey.rewards.batch import CallCounts, RewardBatch
@@ -15,6 +18,19 @@ from covey.rewards.execution.guarded import call_guarded
 from covey.rewards.options import Row
 from covey.rewards.routing import applicable_rows, groups_of
 from covey.types import PromptContent
+
+BEFORE_TRAINING: dict[str, object] = {
+    **dict.fromkeys(("epoch", "total_flos", "num_input_tokens_seen", "global_step"), 0),
+    **dict.fromkeys(
+        ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"), 1
+    ),
+    **dict.fromkeys(
+        ("best_metric", "best_model_checkpoint", "best_global_step", "trial_name", "trial_params")
+    ),
+    **{"is_local_process_zero": True, "is_world_process_zero": True, "is_hyper_param_search": False},
+    **{"log_history": [], "stateful_callbacks": {}},
+}
+"""Fields of `transformers.TrainerState`, as they are before the first step of a run of one step."""
 
 Sample = tuple[Row, PromptContent]
 """A row, and a completion for it."""
@@ -89,14 +105,12 @@ def batch_of(samples: Sequence[Sample]) -> RewardBatch:
     names = list(dict.fromkeys(name for row, _ in samples for name in row if name != "prompt"))
     if any("prompt" not in row for row, _ in samples):
         raise RewardError("A row has no column 'prompt'.")
-    group_ids, number = [], 0
-    for i, (row, _) in enumerate(samples):
-        number += i > 0 and row is not samples[i - 1][0]
-        group_ids.append(number)
+    is_next = (i > 0 and row is not samples[i - 1][0] for i, (row, _) in enumerate(samples))
     return RewardBatch(
         prompts=[row["prompt"] for row, _ in samples],
         completions=[completion for _, completion in samples],
         completion_ids=[list(str(completion).encode("utf-8", "replace")) for _, completion in samples],
         columns={name: [row.get(name) for row, _ in samples] for name in names},
-        group_ids=group_ids,
+        group_ids=list(accumulate(map(int, is_next))),
+        trainer_state=SimpleNamespace(**copy.deepcopy(BEFORE_TRAINING)),
     )

@@ -6,7 +6,6 @@ Each takes a reward, a batch and notes, and returns the result of the function.
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,7 +14,7 @@ from typing import TypeVar
 from covey.rewards.batch import Notes, RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.execution.faults import CallLost, CallTimeout
-from covey.rewards.execution.loop import event_loop
+from covey.rewards.execution.loop import awaited, event_loop, settled
 
 T = TypeVar("T")
 Executor = Callable[[Reward, RewardBatch, Notes], object]
@@ -46,9 +45,8 @@ def call_on_loop(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
     """Wait for a coroutine; at the deadline it is cancelled."""
 
     async def limited() -> object:
-        return await asyncio.wait_for(
-            reward.function(**reward.wanted(batch.arguments(notes))), reward.options.timeout
-        )
+        call = settled(reward.function(**reward.arguments(batch, notes)))
+        return await asyncio.wait_for(call, reward.options.timeout)
 
     try:
         return event_loop().run(limited())
@@ -71,8 +69,8 @@ def call_in_thread(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
             "cannot be killed. Use where='process'."
         )
     own_notes = Notes(notes.size)  # a thread that was given up must not write into a later batch's record
-    call = functools.partial(reward.function, **reward.wanted(batch.arguments(own_notes)))
-    thread, outcome = start_thread(call, f"covey-reward-{reward.name}")
+    arguments, name = reward.arguments(batch, own_notes), f"covey-reward-{reward.name}"
+    thread, outcome = start_thread(lambda: awaited(reward.function(**arguments)), name)
     thread.join(reward.options.timeout)
     if not outcome.done():
         event_loop().cancel(thread)  # a judge's requests end; what cannot be interrupted runs on

@@ -8,6 +8,7 @@ from covey.rewards.batch import CallCounts, Notes, RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.execution.executors import executor_of
 from covey.rewards.execution.faults import FAULTS, CallTimeout
+from covey.rewards.execution.loop import awaited
 from covey.types import Score
 
 
@@ -29,7 +30,7 @@ def call_guarded(reward: Reward, batch: RewardBatch, counts: CallCounts) -> tupl
     notes = Notes(len(batch))
     try:
         if reward.is_inline:
-            result = reward.function(**reward.wanted(batch.arguments(notes)))
+            result = awaited(reward.function(**reward.arguments(batch, notes)))
         else:
             result = executor_of(reward)(reward, batch, notes)
         values = reward.values(result, len(batch))

@@ -66,12 +66,15 @@ class Worker:
 
     def call(self, reward: Reward, batch: RewardBatch, notes: Notes, seconds: float) -> object:
         """Return the result of the function for a batch; raise what it raised, CallTimeout or CallLost."""
-        arguments = {n: v for n, v in reward.wanted(batch.arguments(notes)).items() if n not in CALLBACKS}
+        arguments = reward.arguments(batch, notes)
+        callbacks = [name for name in CALLBACKS if arguments.pop(name, None) is not None]
         if (state := arguments.get("trainer_state")) is not None:  # without the need to import the trainer
             kept = {k: v for k, v in vars(state).items() if isinstance(v, int | float | str | bool | None)}
             arguments["trainer_state"] = types.SimpleNamespace(**kept)
         try:
-            pickled = self._session.call("call", pickle.dumps(arguments), len(batch), seconds=seconds)
+            pickled = self._session.call(
+                "call", pickle.dumps(arguments), len(batch), callbacks, seconds=seconds
+            )
         except CallFailed as failure:
             if failure.verdict.status == "timeout":
                 raise CallTimeout(f"killed after {seconds} s") from None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import traceback
 from typing import Any
 
 from covey.rewards.batch import Notes
+from covey.rewards.execution.loop import awaited
+from covey.rewards.results import listed, number
 
 _function: Any = None
 
@@ -20,7 +21,7 @@ class RecordedNotes(Notes):
         self.logged: list[tuple[str, float]] = []
 
     def log_metric(self, name: str, value: float) -> None:
-        self.logged.append((name, float(value)))
+        self.logged.append((name, number(value)))
 
 
 def load(payload: bytes) -> str:
@@ -33,21 +34,16 @@ def load(payload: bytes) -> str:
     return ""
 
 
-def call(arguments: bytes, size: int) -> bytes:
-    """Call the function; return (result, extras, metrics, error), pickled."""
+def call(arguments: bytes, size: int, callbacks: list[str]) -> bytes:
+    """Call the function, with those callbacks that it asks for; return (result, extras, metrics, error), pickled."""
     notes = RecordedNotes(size)
     outcome: tuple[object, dict[str, list[Any]], list[tuple[str, float]], BaseException | None]
     try:
         keywords = pickle.loads(arguments)
-        parameters = inspect.signature(_function).parameters
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        tools = {"log_extra": notes.log_extra, "log_metric": notes.log_metric}
-        keywords |= {name: tool for name, tool in tools.items() if takes_all or name in parameters}
-        result = _function(**keywords)
-        if hasattr(result, "tolist"):
-            result = result.tolist()
-        elif inspect.isgenerator(result):
-            result = list(result)
+        keywords |= {name: getattr(notes, name) for name in callbacks}
+        result = awaited(_function(**keywords))
+        values = listed(result, size)
+        result = result if values is None else values
         outcome = (result, notes.extras, notes.logged, None)
     except (Exception, SystemExit) as error:
         error.add_note("In the reward's own process:\n" + traceback.format_exc())

@@ -51,7 +51,7 @@ def call_in_sandbox(reward: Reward, batch: RewardBatch, notes: Notes) -> object:
 
 
 def _call(session: Session, reward: Reward, batch: RewardBatch, notes: Notes, seconds: float) -> object:
-    arguments = reward.wanted(batch.arguments(notes))
+    arguments = reward.arguments(batch, notes)
     carried = {name: value for name, value in arguments.items() if name not in NOT_CARRIED}
     try:
         return session.call(reward.function.__name__, seconds=seconds, **carried)
@@ -78,7 +78,7 @@ def source_of(reward: Reward) -> str:
     try:
         if not inspect.isfunction(function) or function.__name__ == "<lambda>":
             raise TypeError("it is no plain function")
-        source = textwrap.dedent(inspect.getsource(function))
+        source = textwrap.dedent(inspect.getsource(function.__code__))  # not of what it wraps
     except (OSError, TypeError) as error:
         raise RewardError(
             f"Reward {reward.name!r} cannot run in the sandbox: {error}. There, a function's source is run; write it as a "

@@ -1,5 +1,8 @@
 """Every completion as a line of JSON: prompt, completion, one column per reward, total, advantage, step, group.
 
+Where a reward, or a column that one added, has the name of a column that is there already, its own is `rewards/<name>`, or
+`extra/<name>`.
+
 A file for people and scripts, written with `log_completions`. The record, which report and reader read, is `writer.py`'s.
 """
 
@@ -11,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from covey.errors import warn
+from covey.runs.record.jsonl import finite, plain
 from covey.types import ScoredGroup
 
 
@@ -40,7 +44,8 @@ class CompletionLog:
     def write(self, step: int, scored: Sequence[ScoredGroup]) -> None:
         """Append the completions of a step, all of them or none."""
         lines = [
-            json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in completion_rows(step, scored)
+            json.dumps(finite(line), ensure_ascii=False, default=plain) + "\n"
+            for line in completion_rows(step, scored)
         ]
         size = self.path.stat().st_size
         try:
@@ -64,21 +69,22 @@ class CompletionLog:
 
 
 def completion_rows(step: int, scored: Sequence[ScoredGroup]) -> Iterator[dict[str, object]]:
-    """Yield one dictionary per completion; None where a reward does not apply."""
+    """Yield one dictionary per completion, with the same columns for each; None where a reward does not apply."""
+    extras = list(dict.fromkeys(name for s in scored for name in s.extras))
     for number, s in enumerate(scored):
         for i, completion in enumerate(s.group.completions):
-            yield {
-                "step": step,
-                "group": number,
-                "prompt": s.group.prompt.content,
-                "completion": completion.text,
-                **{name: scores[i].value for name, scores in s.scores.items()},
-                "reward": s.totals[i],
-                "advantage": s.advantages[i],
-                "finish": completion.finish,
-                "tokens": len(completion.ids),
-                **{name: column[i] for name, column in s.extras.items()},
-            }
+            row: dict[str, object] = {"step": step, "group": number, "prompt": s.group.prompt.content}
+            row["completion"] = completion.text
+            taken = {*row, "reward", "advantage", "finish", "tokens"}
+            for name, scores in s.scores.items():
+                row[f"rewards/{name}" if name in taken else name] = scores[i].value
+            row |= {"reward": s.totals[i], "advantage": s.advantages[i]}
+            row |= {"finish": completion.finish, "tokens": len(completion.ids)}
+            taken = set(row)
+            for name in extras:
+                column = s.extras.get(name)
+                row[f"extra/{name}" if name in taken else name] = None if column is None else column[i]
+            yield row
 
 
 def _step(line: bytes) -> int:

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def cut_columns(rows: pa.Table) -> dict[str, int]:
+    """Return the columns of the dataset whose values are not whole in the record, with the greatest length in characters."""
+    lengths: dict[str, int] = {}
+    for text in set(rows["cut_columns"].to_pylist()) if "cut_columns" in rows.column_names else ():
+        for name, length in json.loads(text or "{}").items():
+            lengths[name] = max(length, lengths.get(name, 0))
+    return lengths
+
+
 def regroup(rows: pa.Table) -> list[Group] | None:
     """Return the groups of consecutive rows, in order; None where the texts of any of them are not recorded.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from covey.foreign import without_secrets
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_ERROR_CHARS = 8_000
 """Of an error, the end is kept: the last lines of a traceback say most."""
+
+MAX_COLUMN_CHARS = 10_000
+"""Of a value in a column of the dataset, as JSON: what is longer is cut, or the record grows with what rows carry along."""
 
 TaskOf = Callable[[Prompt], str | None]
 
@@ -46,10 +49,27 @@ def group_line(step: int, number: int, scored: ScoredGroup, task: str | None, wi
     line["error"] = {name: column for name, column in errors.items() if any(column)}
     if with_texts:
         line["prompt"] = prompt.content if isinstance(prompt.content, str) else _json(prompt.content)
-        line["columns"] = _json(dict(prompt.columns))
+        line["columns"], line["cut_columns"] = bounded_columns(prompt.columns)
         line["completion"] = [c.text for c in completions]
         line["extra"] = {name: [_json(v) for v in column] for name, column in scored.extras.items()}
     return line
+
+
+def bounded_columns(columns: Mapping[str, object]) -> tuple[str, str | None]:
+    """Return the columns of a row as JSON, with long values cut to their beginning; and, as JSON, how long those were.
+
+    Returns:
+        The second is None where nothing was cut.
+    """
+    kept: dict[str, object] = {}
+    cut: dict[str, int] = {}
+    for name, value in columns.items():
+        text = value if isinstance(value, str) else _json(value)
+        kept[name] = value
+        if len(text) > MAX_COLUMN_CHARS:
+            cut[name] = len(text)
+            kept[name] = f"{text[:MAX_COLUMN_CHARS]} [{len(text) - MAX_COLUMN_CHARS} characters left out]"
+    return _json(kept), _json(cut) if cut else None
 
 
 def mean_logprob(completion: Completion) -> float | None:

@@ -141,7 +141,8 @@ COMPLETION_FIELDS = {
     "chat": "whether the prompt is a list of messages",
     "prompt_tokens": "length of the prompt in tokens",
     "cut_tokens": "tokens that max_prompt_length cut away",
-    "columns": "the row's other columns as JSON; null where texts are not recorded",
+    "columns": "the row's other columns as JSON, long values cut; null where texts are not recorded",
+    "cut_columns": "columns whose value was cut, with its length in characters, as JSON; null where none was",
     "completion": "text of the completion; null where texts are not recorded",
     "tokens": "length of the completion in tokens",
     "finish": "why it ended: stop, stop_string, length",
@@ -155,7 +156,18 @@ COMPLETION_FIELDS = {
 }
 """Columns of the Parquet files, one row per completion."""
 
-GROUP_LEVEL = ("step", "group", "task", "row", "prompt", "chat", "prompt_tokens", "cut_tokens", "columns")
+GROUP_LEVEL = (
+    "step",
+    "group",
+    "task",
+    "row",
+    "prompt",
+    "chat",
+    "prompt_tokens",
+    "cut_tokens",
+    "columns",
+    "cut_columns",
+)
 """Fields that all completions of a group share."""
 
 COMPLETION_LEVEL = ("completion", "tokens", "finish", "logprob", "total", "advantage")

@@ -2,7 +2,7 @@
 
     covey/rank<r>.json, .pt     the rollout that was unfinished: its micro-batches, and how many had been handed out
     covey/run<r>.json           numbers that were not logged yet, the coefficient of the entropy bonus where it adapts, how
-                                many steps in a row were not finite
+                                many steps in a row were not finite, the moment that chat templates take for the present
     covey/rewards<r>.pt         what rewards remember: their state_dict, the mixture's cache and breaker
     covey/reference.pt          the reference, where it moves; reference<r>.pt where it is sharded
 
@@ -16,6 +16,7 @@ import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ import torch
 from covey.errors import CheckpointError, RewardError
 from covey.metrics import Ledger
 from covey.rewards.mixture import Mixture, MixtureState
+from covey.sample.chat import Clock
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
@@ -42,6 +44,7 @@ class RunState:
     rewards: Mixture
     reference: Reference | None
     """None where it does not move."""
+    clock: Clock
 
 
 def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
@@ -57,6 +60,7 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         "ledgers": {name: ledger.state() for name, ledger in state.ledgers.items()},
         "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
         "nonfinite_in_a_row": state.nonfinite.in_a_row,
+        "clock": state.clock.start.isoformat(),
     }
     (folder / f"run{rank}.json").write_text(json.dumps(run))
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
@@ -79,6 +83,8 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):
             ledger.restore(run["ledgers"][name])
+    if "clock" in run:
+        state.clock.start = datetime.fromisoformat(run["clock"])
     state.nonfinite.in_a_row = int(run.get("nonfinite_in_a_row", 0))
     if state.bonus.adaptation is not None:
         if not run.get("entropy"):
