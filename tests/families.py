@@ -47,7 +47,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     ),
     "bamba": {"attn_layer_indices": [1], **NO_TYPES},
     "codegen": {"rotary_dim": 4},
-    "dots3_note_text": {**LATENT, "swa_num_key_value_heads": ...},
+    
     "falcon_h1": NO_TYPES,
     "falcon_mamba": NO_TYPES,
     "gemma3n_text": {"num_kv_shared_layers": 0},

@@ -76,7 +76,7 @@ def tiny_model(kind: Kind = "qwen2", seed: int = 0, scale: float = 1.0, **config
     config_class, model_class = POLICIES[kind]
     sizes = _gpt2_sizes() if kind == "gpt2" else llama_sizes()
     ends = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    model = model_class(config_class(vocab_size=VOCABULARY, **{**ends, **sizes, **config})).eval()
+    model = model_class(config_class(**{"vocab_size": VOCABULARY, **ends, **sizes, **config})).eval()
     _stretch(model, scale)
     return model
 

@@ -18,9 +18,11 @@ from pathlib import Path
 from covey import __version__
 from covey.cli.arguments import show_warning
 from covey.errors import CoveyError, RewardError
+from covey.runs.terminal.any_encoding import any_encoding
 
 VERBS = {
     "quickstart": "watch the bundled policy learn, on a laptop, in three minutes",
+    "recipes": "list the recipes that come along, or print one to start from",
     "plan": "show what a recipe means and what it will need: batches, steps, memory, time",
     "check": "try rewards on a slice of the data before a run: coverage, right answers, attacks, speed",
     "train": "train a policy as a recipe says it",
@@ -47,6 +49,7 @@ covey VERB --help has examples. Exit status: 0 done, 1 the answer is no, 2 wrong
 """
 
 
+@any_encoding()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `covey VERB ...` and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)

@@ -13,7 +13,11 @@ from covey.errors import CoveyWarning
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the positional `recipe.yaml`."""
-    parser.add_argument("recipe", metavar="recipe.yaml", help="the run, in one file (docs/cli.md)")
+    parser.add_argument(
+        "recipe",
+        metavar="recipe.yaml",
+        help="the run, in one file (docs/cli.md), or the name of a bundled one (covey recipes)",
+    )
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import resource
 import sys
 
+import psutil
 import torch
 
 from covey.errors import ConfigError, warn
@@ -59,7 +59,7 @@ def cpu_computes_bf16() -> bool:
         return any(capabilities.get(name, False) for name in names)
     if platform.system() != "Linux":
         return False
-    with open("/proc/cpuinfo") as file:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         flags = {flag for line in file if line.startswith(("flags", "Features")) for flag in line.split()}
     return not flags.isdisjoint(names)
 
@@ -68,6 +68,11 @@ def peak_memory_mb(device: torch.device) -> float:
     """Return the most memory held so far, in MiB: of the GPU where there is one, of the process otherwise."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
+    try:
+        import resource  # Unix has it
+    except ImportError:
+        held = psutil.Process().memory_info()
+        return getattr(held, "peak_wset", held.rss) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB on Linux
 

@@ -124,7 +124,7 @@ def read_config_file(path: str) -> dict[str, Any]:
         ConfigError: the file is not there, is no mapping, or its `env` is none.
     """
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             settings = yaml.safe_load(file) or {}
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {path}: {error}") from error

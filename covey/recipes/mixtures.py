@@ -18,6 +18,7 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from covey.errors import ConfigError, LoadingError, RewardError
+from covey.recipes.bundled import BUNDLED, REWARD_MODEL
 from covey.recipes.nodes import Node, nearest, shown
 from covey.recipes.objects import Function, called, imported, made, named_reward
 from covey.recipes.settings import named
@@ -122,7 +123,8 @@ def _reward_model(entries: Mapping[str, Node], name: str | None, load_model: Loa
     if name is not None:
         given["name"] = name
     try:
-        return load_model(node.text("model"), **given)
+        named_so = node.text("model")
+        return load_model(REWARD_MODEL if named_so == BUNDLED else named_so, **given)
     except (OSError, ValueError, TypeError) as error:
         kind = type(error) if isinstance(error, ConfigError) else ConfigError
         # A LoadingError names the model and the reason; other errors name neither.

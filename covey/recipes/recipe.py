@@ -1,6 +1,6 @@
 """A recipe: a whole run in one file.
 
-    model: Qwen/Qwen2.5-0.5B-Instruct       a name, or settings of ModelConfig
+    model: Qwen/Qwen2.5-0.5B-Instruct       a name, `bundled`, or settings of ModelConfig
     tokenizer: path                         another tokenizer than the model's own
     train: {learning_rate: 1.0e-6, ...}     settings of GRPOConfig
     data: {...}                             see covey.recipes.sources
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from covey.config import GRPOConfig, ModelConfig, get_peft_config, get_quantization_config
 from covey.errors import ConfigError, CoveyError
 from covey.plan import Plan
+from covey.recipes.bundled import BUNDLED, POLICY, recipe_path, recipes
 from covey.recipes.mixtures import LoadModel, check_rewards_node, make_mixture, placeholder
 from covey.recipes.nodes import Mark, Node, nearest, node_of
 from covey.recipes.objects import Function, imported
@@ -99,21 +100,29 @@ class Recipe:
         }
         self.settings = read_settings(self._train, GRPOConfig, elsewhere["train"], WIDER)
         self.model_settings = read_settings(self.sections["model"], ModelConfig, elsewhere["model"])
+        if self.model_settings.get("model_name_or_path") == BUNDLED:
+            self.model_settings["model_name_or_path"] = POLICY
 
     @classmethod
     def load(
         cls, path: str | Path, overrides: Sequence[str] = (), values: Mapping[str, object] | None = None
     ) -> Recipe:
-        """Read a recipe's file.
+        """Read a recipe's file, or the bundled one of that name.
 
         Raises:
             ConfigError: it cannot be read, or is wrong.
         """
+        file = recipe_path(path)
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"The recipe {path} cannot be read: {error}.") from error
-        return cls(read_yaml(text, str(path)), Path(path).stem, overrides, values)
+            bundled = (
+                ""
+                if file.suffix in SUFFIXES
+                else f"{nearest(str(path), recipes())} `covey recipes` lists those that come along."
+            )
+            raise ConfigError(f"The recipe {path} cannot be read: {error}.{bundled}") from error
+        return cls(read_yaml(text, str(file)), file.stem, overrides, values)
 
     @classmethod
     def of(

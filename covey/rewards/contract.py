@@ -19,6 +19,7 @@ from covey.rewards.batch import RESERVED, Notes, RewardBatch
 from covey.rewards.options import DECORATED, RewardOptions, reward_name
 from covey.rewards.own import own
 from covey.rewards.results import CONTAINERS, listed, number, shown
+from covey.rewards.sandbox.limits import check_can_fork
 from covey.rewards.signature import judges, open_parameters
 from covey.types import Score
 
@@ -88,6 +89,8 @@ class Reward:
             raise RewardError(
                 f"Reward {self.name!r} is a coroutine function, which runs on the event loop; leave where={options.where!r} out."
             )
+        if options.where in ("process", "sandbox"):
+            check_can_fork(f"Reward {self.name!r} (where={options.where!r}) is run")
         if options.timeout is not None and options.where == "inline" and not self.is_async:
             raise RewardError(
                 f"Reward {self.name!r}: timeout={options.timeout} cannot be kept inline, where nothing can interrupt a "

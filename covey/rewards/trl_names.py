@@ -7,6 +7,7 @@ found and compared, which is `SameAnswer`'s way (docs/from-trl.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 from covey.rewards.rules.equivalence import SameAnswer, gold_answer, is_words, plain
 from covey.rewards.rules.lengths import CosineLength, SoftOverlong
@@ -16,7 +17,7 @@ from covey.types import PromptContent
 
 LogMetric = Callable[[str, float], None]
 
-_same_answer = SameAnswer(gold="solution", sources=("boxed", "answer", "phrase"))
+_same_answer = cache(partial(SameAnswer, gold="solution", sources=("boxed", "answer", "phrase")))
 
 
 def accuracy_reward(
@@ -40,7 +41,7 @@ def accuracy_reward(
         log_metric: called with the share of solutions that cannot be read.
     """
     solution = ["" if is_words(plain(gold_answer(gold) or "")) else gold for gold in solution]
-    return _same_answer(completions, prompts, log_metric, solution=solution)
+    return _same_answer()(completions, prompts, log_metric, solution=solution)
 
 
 def reasoning_accuracy_reward(

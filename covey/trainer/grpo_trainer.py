@@ -28,6 +28,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
@@ -36,6 +37,7 @@ from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.models.fitness import unknown_ids
+from covey.runs.terminal.any_encoding import any_encoding
 from covey.sample.engine import Engine, in_order
 from covey.sample.given_data import as_eval_dataset, is_map_style, readable
 from covey.score.dynamic_sampling import DynamicSampling
@@ -185,10 +187,13 @@ class GRPOTrainer(CheckpointedTrainer):
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
-        """Add what stops, closes and records a run, in this order; a live display takes the place of progress bars."""
-        if self.run_log.settings["display"] == "live":
-            self.remove_callback(ProgressCallback)
-            self.remove_callback(PrinterCallback)
+        """Add what stops, closes and records a run, in this order; Covey's display takes the place of transformers' own."""
+        for printer in (DEFAULT_PROGRESS_CALLBACK, ProgressCallback, PrinterCallback):
+            self.remove_callback(printer)
+        if self.run_log.settings["display"] == "notebook" and self.is_world_process_zero():
+            from covey.trainer.notebook import NotebookTable
+
+            self.add_callback(NotebookTable())
         for callback in (self.stop, EndOfEpoch(), _RunCallback(self)):
             self.add_callback(callback)
 
@@ -384,6 +389,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     # --- a run, from its first step to its end ------------------------------------------------------------------------
 
+    @any_encoding()
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
@@ -461,6 +467,7 @@ class GRPOTrainer(CheckpointedTrainer):
         if "train_loss" in logs:  # the Trainer's own is that of the steps since the last start
             logs |= self.run_log.reduce_run()
         super().log(logs, start_time)
+        self.run_log.show_log(logs, self.state.global_step)
         if "loss" in logs:
             self.run_log.show_completions(self.callback_handler.callbacks)
 

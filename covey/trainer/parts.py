@@ -15,6 +15,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from covey.config import GRPOConfig, ModelConfig
 from covey.config.choices import LOSS_TYPES
+from covey.config.threads import settle_threads
 from covey.errors import ConfigError, LoadingError
 from covey.metrics import Total
 from covey.models import adapters, fitness, loading
@@ -368,10 +369,20 @@ def prepare_gradients(policy: Any, accelerator: Accelerator) -> None:
 def make_run_log(
     args: GRPOConfig, plan: Plan, weights: Mapping[str, float], policy: nn.Module, name: str, dataset: object
 ) -> RunLog:
-    """Build the log of the run; facts of model and dataset are found on the process that records them."""
+    """Build the log of the run; facts of model and dataset are found on the process that records them.
+
+    On a CPU the threads are settled here: before anything is computed, and where it can be told.
+    """
+    threads = (
+        settle_threads(sum(p.numel() for p in policy.parameters())) if args.device.type == "cpu" else None
+    )
     facts: dict[str, Mapping[str, object]] = {}
     if args.process_index == 0:
-        facts = {"model": model_facts(policy, name), "dataset": dataset_facts(dataset)}
+        facts = {
+            "model": model_facts(policy, name),
+            "dataset": dataset_facts(dataset),
+            "threads": {"note": threads},
+        }
     return RunLog(args, weights, plan, facts, gather)
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from transformers import TrainerCallback
+from transformers.utils import is_in_notebook
 
 from covey.config import GRPOConfig
 from covey.metrics import PHASES, Ledger, Mean, Metrics
@@ -110,11 +111,13 @@ class RunLog:
         assert self.args.record_completions is not None
         folder, rewards = Path(self.args.output_dir), list(self.rewards)
         name = self.args.run_name or folder.name
-        text = f"Plan\n{self.plan}"
-        if self.settings["display"] == "live":
-            self.display = Display(text, self.plan.total_steps, name=name, rewards=rewards)
-        else:
-            print(text)
+        text = f"Plan\n{self.plan}\n"
+        if note := self.facts.get("threads", {}).get("note"):
+            text += f"\n{note}\n"
+        if self.args.record:
+            text += f"\nThe record is in {folder / schema.FOLDER}: covey watch {folder}, report {folder}, doctor {folder}.\n"
+        is_live = self.settings["display"] == "live"
+        self.display = Display(text, self.plan.total_steps, name=name, rewards=rewards, is_live=is_live)
         self.hints = HintWatch(self.settings, self.rewards, self.facts.get("model"))
         if self.args.record:
             self.writer = RunWriter.open(
@@ -155,16 +158,24 @@ class RunLog:
         if self.writer is not None:
             seconds = {n.removeprefix("time/"): v for n, v in metrics.items() if n.startswith("time/")}
             self.writer.step(step, metrics, seconds)
-        if self.display is not None:
+        if self.display is not None and self.display.is_live:
             self.display.update(step, metrics, groups)
         new = self.hints.step(step, metrics, statistics) if self.hints is not None else []
         for hint in new:
             self.event("hint", hint.text(), hint.first_step, **hint.as_dict())
-            if self.display is not None:
+            if self.display is not None and (self.display.is_live or hint.severity != "note"):
                 self.display.hint(hint.text())
-            elif hint.severity != "note":
-                print(f"hint: {hint.text()}")
         return new
+
+    def show_log(self, logs: Mapping[str, float], step: int) -> None:
+        """Print a line about a log of training or of an evaluation, where no live display shows every step."""
+        if self.display is None or self.settings["display"] == "notebook":
+            return
+        means = {n: v for n, v in logs.items() if n.startswith("eval_") and n.endswith(("reward", "/mean"))}
+        if means:
+            self.display.evaluated(step, {name.removesuffix("/mean"): value for name, value in means.items()})
+        elif "loss" in logs and not self.display.is_live:
+            self.display.update(step, logs)
 
     def record_evaluation(
         self, name: str, step: int, metrics: Mapping[str, float], groups: Sequence[ScoredGroup] = ()
@@ -210,7 +221,9 @@ class RunLog:
 
 
 def resolved_display(setting: str) -> str:
-    """Return 'live' for 'auto' on a terminal, 'plain' for 'auto' elsewhere, and any other setting as it is."""
+    """Return what 'auto' means here: 'live' on a terminal, 'notebook' in one, else 'plain'; any other setting as it is."""
     if setting != "auto":
         return setting
-    return "live" if sys.stdout.isatty() else "plain"
+    if is_in_notebook():
+        return "notebook"
+    return "live" if sys.stdout is not None and sys.stdout.isatty() else "plain"

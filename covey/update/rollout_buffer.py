@@ -54,7 +54,7 @@ class RolloutBuffer:
         tensors = [{n: v.cpu() for n, v in f.items() if isinstance(v, Tensor)} for f in fields]
         torch.save(tensors, path.with_suffix(".pt"))
         state = {"iterations": self.iterations, "position": self.position, "batches": texts}
-        path.with_suffix(".json").write_text(json.dumps(state))
+        path.with_suffix(".json").write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, path: Path, position: int) -> None:
         """Continue the rollout that was saved to `path`, of which `position` micro-batches had been handed out.
@@ -69,7 +69,7 @@ class RolloutBuffer:
                 f"The checkpoint stopped inside a round of sampling, and {path.with_suffix('.json')} is missing. It was "
                 "written by another number of processes or by another program. Resume from another checkpoint."
             )
-        state = json.loads(path.with_suffix(".json").read_text())
+        state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         if state["position"] != position:
             raise CheckpointError(
                 f"{path.with_suffix('.json')} stopped after {state['position']} micro-batches, and the settings of this run "

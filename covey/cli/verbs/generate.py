@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from covey.cli.engines import engine_of
 from covey.cli.prompt_files import Row, as_chats, read_rows
 from covey.errors import ConfigError
+from covey.runs.terminal.any_encoding import holds_any_character
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
             for group in source.groups(prompts, args.samples):
                 tokens += sum(len(completion.ids) for completion in group.completions)
                 for line in lines(group, args.logprobs):
-                    print(json.dumps(line, ensure_ascii=False), file=out, flush=True)
+                    text = json.dumps(line, ensure_ascii=not holds_any_character(out))
+                    print(text, file=out, flush=True)
         seconds, reason = time.perf_counter() - start, source.engine.reason
         path = "fast path" if reason is None else f"general path: {reason}"
         print(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache
 
 from covey.rewards.contract import Failure
 from covey.rewards.rules.against_gold import AgainstGold
@@ -17,6 +18,7 @@ from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.extract import Source, last_boxed
 from covey.rewards.rules.numbers import exact_number
 from covey.rewards.rules.symbolic import Verdict, compare
+from covey.rewards.sandbox.limits import check_can_fork
 from covey.types import PromptContent
 
 MAX_CHARACTERS = 2_000
@@ -48,6 +50,8 @@ class SameAnswer(AgainstGold):
         symbolic: bool = True,
     ) -> None:
         super().__init__("same_answer", gold, sources)
+        if symbolic:
+            check_can_fork("SameAnswer runs math-verify (symbolic=False leaves it out)")
         self.seconds = seconds
         self.symbolic = symbolic
 
@@ -144,7 +148,7 @@ def is_words(text: str) -> bool:
 
 _CONSTANTS = frozenset({"pi", "e", "i", "inf", "infinity", "tau"})
 
-_same_answer = SameAnswer()
+_same_answer = cache(SameAnswer)
 
 
 def math_reward_func(
@@ -162,7 +166,7 @@ def math_reward_func(
     """
     columns = {"target": target, "answer": answer, "solution": solution}
     given = {name: column for name, column in columns.items() if column is not None}
-    return _same_answer(completions, prompts, log_metric, **given)
+    return _same_answer()(completions, prompts, log_metric, **given)
 
 
-math_reward_func.missing_columns = _same_answer.missing_columns  # type: ignore[attr-defined]
+math_reward_func.missing_columns = lambda columns: _same_answer().missing_columns(columns)  # type: ignore[attr-defined]

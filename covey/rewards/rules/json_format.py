@@ -11,6 +11,7 @@ from covey.rewards.contract import Failure
 from covey.rewards.rules.blocks import only_block
 from covey.rewards.rules.extract import after_reasoning, texts_without_echo
 from covey.rewards.rules.workers import workers
+from covey.rewards.sandbox.limits import check_can_fork
 from covey.rewards.sandbox.session import CallFailed
 from covey.types import PromptContent
 
@@ -51,6 +52,8 @@ class JsonFormat:
                     "JsonFormat(schema=...) needs the package jsonschema: pip install 'covey[json]'."
                 ) from error
             self.schema, self.is_slow = read_schema(schema)
+            if self.is_slow:
+                check_can_fork("JsonFormat applies a schema with regular expressions or other slow keywords")
         self.__name__ = "json_format"
 
     def __call__(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from covey.errors import SandboxError
 
 IsolationLevel = Literal["limits", "seccomp", "full"]
 LEVELS: tuple[IsolationLevel, ...] = get_args(IsolationLevel)
@@ -13,6 +17,9 @@ LEVELS: tuple[IsolationLevel, ...] = get_args(IsolationLevel)
 `seccomp`  an allow list of system calls: none of that, without any privilege
 `full`     seccomp, Landlock, and own PID and network namespaces
 """
+
+NEEDED = ("fcntl", "resource")
+"""Modules of Unix without which no child is forked and locked."""
 
 ALL_WALLS = ("seccomp", "landlock", "namespaces")
 
@@ -61,3 +68,18 @@ class Walls:
         landlock = f"Landlock version {self.landlock}" if self.landlock else "no Landlock"
         namespaces = f"namespaces {', '.join(self.namespaces)}" if self.namespaces else "no namespaces"
         return f"{'seccomp' if self.seccomp else 'no seccomp'}, {landlock}, {namespaces}"
+
+
+def check_can_fork(what: str) -> None:
+    """Check that this system forks processes with limits, at the time when something that needs them is made.
+
+    Raises:
+        SandboxError: it does not, as on Windows.
+    """
+    missing = [f"the module {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing += [] if hasattr(os, "fork") else ["os.fork"]
+    if missing:
+        raise SandboxError(
+            f"{what} in a process of its own, with limits that the kernel keeps. That needs Linux (Windows has it as WSL); here "
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. Use rewards that run no code on this machine."
+        )

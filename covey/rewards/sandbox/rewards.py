@@ -24,6 +24,7 @@ from covey.rewards.sandbox.grade import (
     RunStatus,
     StdioJob,
 )
+from covey.rewards.sandbox.limits import check_can_fork
 from covey.rewards.sandbox.sandbox import Sandbox, shared_sandbox
 from covey.types import PromptContent
 
@@ -44,6 +45,8 @@ class _CodeReward:
             raise ValueError(
                 f"scoring={scoring!r}: 'share' pays the share of tests passed, 'all' all or nothing."
             )
+        if sandbox is None:  # the shared one is made at the first job, which is too late for bad news
+            check_can_fork(f"{type(self).__name__}, a code reward, runs a completion's code")
         self.scoring = scoring
         self._sandbox = sandbox
         self.tests = tests

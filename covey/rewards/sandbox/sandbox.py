@@ -18,7 +18,7 @@ from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import AssertsJob, CallsJob, Grade, Job, Program, StdioJob, Verdict
 from covey.rewards.sandbox.inside.answers import checked
 from covey.rewards.sandbox.inside.codec import Opaque, encode
-from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, IsolationLevel, Limits, Walls
+from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, IsolationLevel, Limits, Walls, check_can_fork
 from covey.rewards.sandbox.monty import MontyPool
 from covey.rewards.sandbox.stdio import grade_stdio, run_program
 from covey.rewards.sandbox.zygote import Zygote, ZygoteGone
@@ -69,6 +69,8 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             raise ValueError(f"Sandbox(level={level!r}): level is one of {', '.join(LEVELS)}.")
         if otherwise not in ("refuse", "monty"):
             raise ValueError(f"Sandbox(otherwise={otherwise!r}): it is 'refuse' or 'monty'.")
+        if otherwise == "refuse":  # monty brings its own processes
+            check_can_fork("A sandbox runs code")
         self.level, self.limits = level, limits or Limits()
         self.preload, self.paths = tuple(preload), tuple(paths)
         self.workers = workers or os.cpu_count() or 1

@@ -64,7 +64,7 @@ class CompletionLog:
 
     def sync(self) -> None:
         """Return when the lines are on the disk."""
-        with open(self.path, "rb") as file:
+        with open(self.path, "r+b") as file:  # Windows flushes only what is open for writing
             os.fsync(file.fileno())
 
 

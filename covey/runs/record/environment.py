@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey import __version__, foreign
+from covey import __version__
 from covey.runs.record.jsonl import Json
+from covey.text import foreign
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,7 +56,8 @@ def hardware() -> Json:
     """Return processor, cores, memory and accelerators; torch is asked for those only where the run has imported it."""
     described, memory = None, None
     with contextlib.suppress(OSError):
-        described = re.search(r"^model name.*?:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        processors = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        described = re.search(r"^model name.*?:(.*)", processors, re.MULTILINE)
     with contextlib.suppress(ValueError, OSError, AttributeError):
         memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     torch = sys.modules.get("torch")
@@ -158,7 +160,9 @@ def process_facts() -> Json:
 def process_start(pid: int) -> str | None:
     """Return when a process began, in the kernel's own unit; None where that is not known."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()
+        )
     except (OSError, IndexError):
         return None
     return fields[19]  # field 22 of proc(5), counted behind the command's closing bracket
@@ -168,7 +172,7 @@ def _git(folder: str | Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],
-            capture_output=True, text=True, errors="replace", timeout=GIT_SECONDS, check=True,
+            capture_output=True, encoding="utf-8", errors="replace", timeout=GIT_SECONDS, check=True,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

@@ -27,7 +27,7 @@ def read_header(folder: Path) -> Json:
     """
     for line in read_lines(folder / schema.RUN):
         kinds = schema.HEADER_FORM
-        header = {n: v for n, v in line.items() if n not in kinds or v is None or isinstance(v, kinds[n])}
+        header = {n: v for n, v in line.items() if n not in kinds or isinstance(v, kinds[n])}
         header["plan"] = [
             pair for pair in header.get("plan") or () if isinstance(pair, list) and len(pair) == 2
         ]

@@ -9,12 +9,14 @@ Every method reads the files anew and returns a pandas frame. Nothing is written
 
 from __future__ import annotations
 
-import os
 import platform
+import tempfile
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import psutil
 
 from covey.runs.record import schema, segments
 from covey.runs.record.environment import process_start
@@ -26,6 +28,8 @@ from covey.runs.record.rows import table
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+    from covey.runs.report.cell import Cell
 
 State = Literal["running", "finished", "interrupted", "failed", "killed"]
 
@@ -147,6 +151,29 @@ class Run:
             if rows is not None:
                 yield rows
 
+    def show(self, height: int = 900, max_megabytes: float = 16.0) -> Cell:
+        """Return the page of the run, as `covey report` writes it, for a notebook's cell.
+
+        Args:
+            height: pixels of the frame.
+            max_megabytes: bound of the completions in it: they become a part of the notebook's file.
+        """
+        from covey.runs.report import write_report
+        from covey.runs.report.cell import framed
+
+        with tempfile.TemporaryDirectory() as folder:
+            page = write_report([self.folder], Path(folder) / "report.html", max_megabytes)
+            return framed(page.read_text(encoding="utf-8"), height)
+
+    def _repr_html_(self) -> str:
+        """Return the run's last numbers and the curve of its reward; notebooks ask for it."""
+        from covey.runs.report.cell import summary_html
+
+        steps = self.steps()
+        rewards = [float(r) for r in steps["reward"].dropna()] if "reward" in steps else []
+        last = {} if steps.empty else steps.iloc[-1].to_dict()
+        return summary_html(f"{self.name}, {self.state}", rewards, last)
+
     def __repr__(self) -> str:
         return f"Run({self.name!r}, {self.state}, {str(self.folder)!r})"
 
@@ -189,14 +216,8 @@ def _is_alive(begun: Json, folder: Path) -> bool:
         last_write = max(path.stat().st_mtime for path in folder.glob("*.json*"))
         return time.time() - last_write < SILENCE_SECONDS
     pid = begun.get("pid")
-    if type(pid) is not int or pid <= 0:
+    if type(pid) is not int or not 0 < pid < 2**31 or not psutil.pid_exists(pid):
         return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
     return begun.get("process_start") in (None, process_start(pid))
 
 

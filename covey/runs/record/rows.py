@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from covey.foreign import without_secrets
 from covey.runs.record.jsonl import Json, encode, finite
 from covey.runs.record.schema import COMPLETION_LEVEL, GROUP_LEVEL
+from covey.text.foreign import without_secrets
 from covey.types import Completion, Prompt, ScoredGroup
 
 if TYPE_CHECKING:

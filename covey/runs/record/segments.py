@@ -85,7 +85,7 @@ def write_parquet(rows: pa.Table, path: Path) -> None:
         if n in ("task", "prompt", "columns", "finish") or n.startswith("status/")
     ]
     pq.write_table(rows, beside, compression="zstd", use_dictionary=dictionary)
-    with open(beside, "rb") as file:
+    with open(beside, "r+b") as file:  # Windows flushes only what is open for writing
         os.fsync(file.fileno())
     os.replace(beside, path)
 

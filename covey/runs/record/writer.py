@@ -20,7 +20,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
-from covey import foreign
 from covey.config.choices import completions_share
 from covey.errors import warn
 from covey.runs.record import schema, segments
@@ -36,6 +35,7 @@ from covey.runs.record.header import (
 from covey.runs.record.jsonl import Json, JsonLines
 from covey.runs.record.resume import drop_after, evaluation_file
 from covey.runs.record.rows import group_line, table
+from covey.text import foreign
 from covey.types import Prompt, ScoredGroup
 
 End = Literal["finished", "interrupted", "failed"]

@@ -19,11 +19,11 @@ from importlib import resources
 from pathlib import Path
 
 from covey import __version__
-from covey.foreign import visible
 from covey.runs.record import schema
 from covey.runs.record.jsonl import Json
 from covey.runs.report.embed import Blobs, embed
 from covey.runs.report.summary import RunSummary
+from covey.text.foreign import visible
 
 MAX_MEGABYTES = 64.0
 """Default bound of the completions in a page, in 10^6 bytes."""

@@ -18,11 +18,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from covey.foreign import excerpt, visible
 from covey.metrics import PHASES
 from covey.rewards.text import last_text_of
 from covey.runs.terminal.phrases import duration, number, percent
 from covey.runs.terminal.sparkline import Curve, sparkline
+from covey.text.foreign import excerpt, visible
 from covey.types import ScoredGroup
 
 BUDGET = 0.01
@@ -54,6 +54,7 @@ class Display:
         *,
         name: str = "covey",
         rewards: Sequence[str] = (),
+        is_live: bool = True,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,6 +65,7 @@ class Display:
             max_steps: optimizer steps of the run, None if not known.
             name: stands in the first line.
             rewards: names of the rewards, in the order in which they are shown; others follow as they appear.
+            is_live: whether to draw where there is a terminal; without, a line is printed per update.
             console: where to draw; by default the standard output.
             clock: seconds, for tests.
         """
@@ -82,7 +84,7 @@ class Display:
         self._live: Live | None = None
         if plan_text:
             self.console.print(Text(visible(plan_text)), soft_wrap=True)
-        if self.console.is_terminal and not self.console.is_dumb_terminal:
+        if is_live and self.console.is_terminal and not self.console.is_dumb_terminal:
             self._live = Live(
                 console=self.console, auto_refresh=False, transient=False, vertical_overflow="crop"
             )
@@ -105,6 +107,16 @@ class Display:
             self.console.print(Text(self.line()), soft_wrap=True)
         else:
             self._draw()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it draws; if not, it prints lines."""
+        return self._live is not None
+
+    def evaluated(self, step: int, means: Mapping[str, float]) -> None:
+        """Print what an evaluation found; above the picture, where it is drawn."""
+        parts = [f"{visible(name.removeprefix('eval_'))} {number(value)}" for name, value in means.items()]
+        self.console.print(Text("  ".join([f"evaluation at step {step}", *parts])), soft_wrap=True)
 
     def hint(self, text: str) -> None:
         """Show what a rule found; it stays until the next one."""

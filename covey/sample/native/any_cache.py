@@ -19,18 +19,27 @@ NAMES = ("cache", "past_key_values", "cache_params", "state")
 def select_rows(cache: object, index: Tensor) -> object:
     """Return the cache with these rows; one that is named more than once is repeated.
 
-    The cache's own class is asked first: it may keep more than tensors. `batch_select_indices` needs all layers to know it,
-    which those with a recurrent state do not; they know `reorder_cache`.
+    The class of the cache and of each layer is asked: `batch_select_indices`, or `reorder_cache` where that was written later, as
+    in layers with a recurrent state, which inherit the first for their keys alone.
     """
-    layers = getattr(cache, "layers", None)
-    by_index, by_order = getattr(cache, "batch_select_indices", None), getattr(cache, "reorder_cache", None)
-    if callable(by_index) and all(hasattr(layer, "batch_select_indices") for layer in layers or ()):
-        by_index(index)
-    elif callable(by_order):
-        by_order(index)
+    parts = [cache, *(getattr(cache, "layers", None) or ())]
+    if all(_is_written(part, "batch_select_indices", "reorder_cache") for part in parts):
+        cache.batch_select_indices(index)  # type: ignore[attr-defined]
+    elif hasattr(cache, "reorder_cache"):
+        cache.reorder_cache(index)
     else:
         return _selected(cache, index)
     return cache
+
+
+def _is_written(value: object, name: str, other: str) -> bool:
+    """Return whether a class has a method, and none of its heirs has written `other` after it."""
+    for kind in type(value).__mro__:
+        if name in vars(kind):
+            return True
+        if other in vars(kind):
+            return False
+    return False
 
 
 def _selected(value: object, index: Tensor) -> object:

@@ -83,7 +83,11 @@ class AnyForward:
     def _call(self, ids: Tensor) -> Tensor:
         """Return next-token logits after the last position, shape (rows, vocab)."""
         arguments: dict[str, object] = {"input_ids": ids, "use_cache": self.way.caches}
-        optional = {"attention_mask": self.mask, "position_ids": self.positions, "logits_to_keep": 1}
+        optional: dict[str, object] = {"position_ids": self.positions, "logits_to_keep": 1}
+        if (
+            self.way.pads or not self.way.caches
+        ):  # of ones alone it says nothing, and models with a state take it for the step's
+            optional["attention_mask"] = self.mask
         arguments |= {name: value for name, value in optional.items() if name in self.accepted}
         if self.cache is not None:
             arguments[self.cache_name] = self.cache

@@ -29,8 +29,8 @@ def free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0] + held_back
     machine = psutil.virtual_memory()
     try:  # control groups, version 2
-        limit = (CGROUP / "memory.max").read_text().strip()
-        used = int((CGROUP / "memory.current").read_text())
+        limit = (CGROUP / "memory.max").read_text(encoding="ascii").strip()
+        used = int((CGROUP / "memory.current").read_text(encoding="ascii"))
     except (OSError, ValueError):
         limit = "max"
     if limit == "max":

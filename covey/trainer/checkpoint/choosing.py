@@ -107,7 +107,7 @@ def _visible_damage(folder: Path) -> str | None:
     if not folder.is_dir():
         return "there is no such folder"
     try:
-        json.loads((folder / "trainer_state.json").read_text())["global_step"]
+        json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"trainer_state.json cannot be read ({type(error).__name__}: {error})"
     for path in sorted(folder.rglob("*.safetensors")):

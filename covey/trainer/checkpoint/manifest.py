@@ -47,7 +47,7 @@ def write_manifest(folder: Path, step: int) -> None:
     manifest: Manifest = {"version": VERSION, "step": step, "saved": time.time(), "files": files}
     path = folder / MANIFEST
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(manifest, indent=1))
+    path.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     sync(path)
     sync(path.parent)
     sync(folder)
@@ -56,7 +56,7 @@ def write_manifest(folder: Path, step: int) -> None:
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest of a checkpoint; None where there is none that can be read."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     is_one = isinstance(manifest, dict) and isinstance(manifest.get("files"), dict)
@@ -119,7 +119,9 @@ def sync_tree(folder: Path) -> None:
 
 def sync(path: Path) -> None:
     """Return when a file, or the list of names of a folder, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():
+        return  # Windows has no descriptors of folders, and writes their names with the files
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -62,7 +62,7 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         "nonfinite_in_a_row": state.nonfinite.in_a_row,
         "clock": state.clock.start.isoformat(),
     }
-    (folder / f"run{rank}.json").write_text(json.dumps(run))
+    (folder / f"run{rank}.json").write_text(json.dumps(run), encoding="utf-8")
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
     if state.reference is not None and state.reference.sharded:
         torch.save(state.reference.state(), folder / f"reference{rank}.pt")
@@ -79,7 +79,9 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     folder = Path(checkpoint) / "covey"
     state.rollout.load(folder / f"rank{rank}", state.position)
     file = folder / f"run{rank}.json"
-    run = json.loads(file.read_text()) if file.exists() else {}  # none is left by another number of processes
+    run = (
+        json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    )  # none is left by another number of processes
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):
             ledger.restore(run["ledgers"][name])

@@ -49,7 +49,7 @@ def lock(limits: Mapping[str, int], walls: FoundWalls) -> None:
 
 def die_first() -> None:
     """Let the kernel kill this process and those it forks first when the machine runs out of memory."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
 

@@ -34,7 +34,7 @@ def _map_ids(uid: int, gid: int) -> None:
     """Stay the same user inside; where the maps cannot be written, the user is nobody, which is as good."""
     for path, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         try:
-            with open(f"/proc/self/{path}", "w") as file:
+            with open(f"/proc/self/{path}", "w", encoding="ascii") as file:
                 file.write(text)
         except OSError:
             return

@@ -14,7 +14,6 @@ the control socket closes, and the zygote kills what is left and ends.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import json
 import os
@@ -25,6 +24,11 @@ import struct
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING
+
+with contextlib.suppress(
+    ImportError
+):  # the host imports this file for its numbers, also where nothing can be forked
+    import fcntl
 
 if TYPE_CHECKING:
     from .lock import FoundWalls
