@@ -20,7 +20,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
-from covey import foreign
 from covey.config.choices import completions_share
 from covey.errors import warn
 from covey.runs.record import schema, segments
@@ -36,6 +35,7 @@ from covey.runs.record.header import (
 from covey.runs.record.jsonl import Json, JsonLines
 from covey.runs.record.resume import drop_after, evaluation_file
 from covey.runs.record.rows import group_line, table
+from covey.text import foreign
 from covey.types import Prompt, ScoredGroup
 
 End = Literal["finished", "interrupted", "failed"]
@@ -224,7 +224,7 @@ class RunWriter:
         """Write, or count what is lost: a record that cannot be written is not the end of the run."""
         try:
             write()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a full disk; names that no file can hold
             self._lost += 1
             if not self._has_warned:
                 self._has_warned = True

@@ -64,10 +64,9 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     }
     (folder / f"run{rank}.json").write_text(json.dumps(run), encoding="utf-8")
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
-    if state.reference is not None and state.reference.sharded:
-        torch.save(state.reference.state(), folder / f"reference{rank}.pt")
-    elif state.reference is not None and rank == 0:
-        torch.save(state.reference.state(), folder / "reference.pt")
+    if state.reference is not None and (state.reference.sharded or rank == 0):
+        name = f"reference{rank}.pt" if state.reference.sharded else "reference.pt"
+        torch.save(state.reference.state(), folder / name)
 
 
 def load_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
