@@ -73,9 +73,7 @@ def _taken(path: Path) -> tuple[IO[str] | None, str]:
             break
         file.close()
     file.truncate(0)
-    file.write(
-        json.dumps({"pid": os.getpid(), "host": platform.node(), "start": time.strftime("%Y-%m-%d %H:%M:%S")})
-    )
+    file.write(json.dumps({"pid": os.getpid(), "host": platform.node(), "start": time.ctime()}))
     file.flush()
     return file, ""
 
