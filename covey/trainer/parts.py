@@ -93,7 +93,7 @@ def as_mixture(
 
     Args:
         functions: one reward or a list of them.
-        processing_classes: tokenizers of the reward models: one for all of them, or a list with one per reward (None
+        processing_classes: tokenizers of the reward models: that of the only one, or a list with one per reward (None
             where it is not needed).
         device: where reward models compute.
 
@@ -102,14 +102,17 @@ def as_mixture(
         LoadingError: a list of tokenizers of the wrong length, or a model that is no trained reward model.
     """
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
+    models = sum(isinstance(function, str | nn.Module) for function in listed)
     if isinstance(processing_classes, list | tuple):
         tokenizers = list(processing_classes)
-    else:
-        tokenizers = [processing_classes] * len(listed)
+    else:  # for the one reward model that there is
+        tokenizers = [processing_classes] * (
+            1 if processing_classes is not None and models > 1 else len(listed)
+        )
     if len(tokenizers) != len(listed):
         raise LoadingError(
-            f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards: the numbers must match. Give one per reward (None "
-            "for functions), or a single one for all."
+            f"reward_processing_classes: {len(tokenizers)} for {len(listed)} rewards; the numbers must match. Give a list with one "
+            "per reward, None for functions and where a reward model has its own."
         )
     rewards: list[Any] = []
     for function, tokenizer in zip(listed, tokenizers, strict=True):
