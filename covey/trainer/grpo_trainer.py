@@ -152,7 +152,7 @@ class GRPOTrainer(CheckpointedTrainer):
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
         unknown = unknown_ids(tokenizer, policy, ending)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
-        self.eval_sampling = make_eval_sampling(args, self.sampling)
+        self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id)
         self.prompts = make_prompts(args, tokenizer, policy, data.train)
         self.plan = self.prompts.plan
         checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending)

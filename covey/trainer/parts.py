@@ -125,6 +125,10 @@ def load_policy_and_tokenizer(
     if source.model_init_kwargs and args.model_init_kwargs:
         raise ConfigError("model_init_kwargs is given twice: to GRPOTrainer and in GRPOConfig. Give it once.")
     tokenizer = loading.load_tokenizer(source.processing_class, source.model, args.trust_remote_code)
+    trial = make_sampling(
+        args, (), tokenizer.pad_token_id
+    )  # wrong options are found before weights are loaded
+    make_eval_sampling(args, trial, tokenizer.pad_token_id)
     policy = loading.load_policy(
         source.model,
         {**(source.model_init_kwargs or as_dict(args.model_init_kwargs))},
@@ -260,10 +264,13 @@ OFF = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Values that None stands for."""
 
 
-def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
+def make_eval_sampling(args: GRPOConfig, training: Sampling, padding: int | None = None) -> Sampling:
     """Return how evaluation samples: as training does, but for what `eval_generation_kwargs` says.
 
     Its `eos_token_id` adds to the ids that end a completion, as that of `generation_kwargs` does.
+
+    Args:
+        padding: the tokenizer's padding id.
 
     Raises:
         ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
@@ -277,8 +284,7 @@ def make_eval_sampling(args: GRPOConfig, training: Sampling) -> Sampling:
             raise ConfigError(
                 f"eval_generation_kwargs sets {name}={value!r}; it must be a number. Leave it out for training's."
             )
-    decided = _decided(args, training.padding_id)
-    options = generation_options(given, _own_numbers(args), "eval_generation_kwargs", decided)
+    options = generation_options(given, _own_numbers(args), "eval_generation_kwargs", _decided(args, padding))
     changed |= {
         name: value for name, value in vars(options).items() if name in given and name != "eos_token_id"
     }

@@ -3,10 +3,11 @@
 import pytest
 
 from covey import GRPOConfig
-from covey.errors import ConfigError
+from covey.errors import ConfigError, DatasetError
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
-from covey.trainer.parts import make_eval_sampling, make_sampling
+from covey.sample.prompts import PromptReader
+from covey.trainer.parts import ModelSource, load_policy_and_tokenizer, make_eval_sampling, make_sampling
 from covey.types import Prompt
 from tests.tiny import EOS, PAD, STOP, tiny_model, tiny_tokenizer
 
@@ -14,13 +15,60 @@ from tests.tiny import EOS, PAD, STOP, tiny_model, tiny_tokenizer
 def training_and_evaluation(**given):
     args = GRPOConfig(output_dir="unused", **given)
     training = make_sampling(args, (EOS,), PAD)
-    return training, make_eval_sampling(args, training)
+    return training, make_eval_sampling(args, training, PAD)
 
 
 @pytest.mark.parametrize("ids", [STOP, [STOP, EOS], (STOP,)], ids=str)
 def test_more_end_ids_of_evaluation_add_to_those_of_training(ids):
     training, evaluation = training_and_evaluation(eval_generation_kwargs={"eos_token_id": ids})
     assert (training.stop_ids, evaluation.stop_ids) == ((EOS,), (EOS, STOP))
+
+
+@pytest.mark.parametrize("setting", ["generation_kwargs", "eval_generation_kwargs"])
+@pytest.mark.parametrize("end", [EOS, PAD])
+def test_what_the_run_does_anyway_may_be_said_again(setting, end):
+    same = {
+        "pad_token_id": PAD,
+        "num_return_sequences": 4,
+        "do_sample": True,
+        "use_cache": True,
+        "eos_token_id": end,
+    }
+    assert training_and_evaluation(num_generations=4, **{setting: same})
+    for name, value in {
+        "pad_token_id": EOS,
+        "num_return_sequences": 3,
+        "use_cache": False,
+        "num_beams": 2,
+    }.items():
+        with pytest.raises(ConfigError, match=f"{setting} sets {name}={value}"):
+            training_and_evaluation(num_generations=4, **{setting: {name: value}})
+
+
+@pytest.mark.parametrize("setting", ["generation_kwargs", "eval_generation_kwargs"])
+def test_a_wrong_option_is_found_before_weights_are_loaded(setting, monkeypatch):
+    monkeypatch.setattr(
+        "covey.trainer.parts.loading.load_policy", lambda *args, **kwargs: pytest.fail("loaded")
+    )
+    args = GRPOConfig(output_dir="unused", use_cpu=True, **{setting: {"min_new_tokenz": 3}})
+    source = ModelSource("nowhere", tiny_tokenizer(), None, None, None)
+    with pytest.raises(ConfigError, match=r"'min_new_tokenz'.*Did you mean 'min_new_tokens'"):
+        load_policy_and_tokenizer(args, source)
+
+
+@pytest.mark.parametrize(
+    "column", [{"tokenize": False}, {"return_tensors": "pt", "enable_thinking": True}, "no mapping"]
+)
+def test_template_arguments_of_a_row_that_collide_are_refused_with_its_row(column):
+    reader = PromptReader(tiny_tokenizer(), {"tools": []})
+    with pytest.raises(DatasetError, match="Row 7: 'chat_template_kwargs'"):
+        reader.read({"prompt": "ab", "chat_template_kwargs": column}, 7, (0,))
+    filled = {
+        "prompt": "ab",
+        "chat_template_kwargs": {"tokenize": None, "tools": []},
+    }  # as Arrow fills columns in
+    assert reader.read(filled, 7, (0,)).ids == reader.read({"prompt": "ab"}, 7, (0,)).ids
+    assert reader.arguments(filled, 7) == {}
 
 
 def test_padding_may_be_drawn_where_it_ends_a_completion():

@@ -117,6 +117,13 @@ def test_so_many_completions_are_printed_at_each_log(tmp_path, capsys, count, li
     assert len(said) == lines, "16 were sampled, 8 for each of the two logs"
 
 
+def test_with_log_unique_prompts_one_completion_stands_for_each_prompt(tmp_path, capsys):
+    run(tmp_path, "none", num_completions_to_print=100, log_unique_prompts=True)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  prompt: ")]
+    halves = said[: len(said) // 2], said[len(said) // 2 :]
+    assert all(len(half) == len(set(half)) for half in halves) and 2 <= len(said) < 16, said
+
+
 def test_logging_steps_says_when(tmp_path, capsys):
     run(tmp_path, "none", num_completions_to_print=1, logging_steps=2)
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Step ")]

@@ -1,39 +1,113 @@
-"""Policies that the fast path knows, and their sizes: Llama, SmolLM, Qwen2, Qwen2.5, Qwen3 and Mistral.
+"""Policies that the fast path knows, and what a layer of theirs computes.
 
-All of them are a stack of the same layer: RMS norm, attention with rotary positions and grouped heads, RMS norm, gated
-MLP. What differs (biases, norms of queries and keys, tied heads, the scaling of positions) is read from the modules.
+All of them are a stack of the same layer: attention with rotary positions and grouped heads, a feed-forward part, norms
+before or after each. What a family does beyond its modules and its config stands in `FAMILIES`; all else is read from
+these: biases, which norms there are, tied heads, windows, caps, multipliers, experts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from covey.kernels.head_logprobs import LogitForm
 from covey.models.inspect import innermost
 
-CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 PACKAGE = "transformers.models."
 
-STATIC_ROPES = ("default", "linear", "llama3", "yarn")
-"""Scalings of rotary positions that do not depend on the length of the text."""
+STATIC_ROPES = ("default", "linear", "llama3", "yarn", "longrope")
+"""Scalings of rotary positions that do not depend on the length of the text, up to the length that training began with."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What modules and config do not tell."""
+
+    turns_neighbours: bool = False
+    """Whether the two numbers that a rotary position rotates are neighbours, rather than half of a head apart."""
+    norms_add_one: bool = False
+    """Whether norms multiply with 1 + weight."""
+    caps_scores: bool = False
+    """Whether attention heeds the config's cap on scores."""
+    has_windows: bool = True
+    """Whether masks heed a window of the config where no list of kinds of layers stands beside it."""
+    only_windows_turn: bool = False
+    """Whether layers without a window have no rotary positions."""
+
+
+LLAMA, NEIGHBOURS = Family(), Family(turns_neighbours=True)
+FAMILIES = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": LLAMA,
+    "Qwen2ForCausalLM": LLAMA,
+    "Qwen3ForCausalLM": LLAMA,
+    "SmolLM3ForCausalLM": LLAMA,
+    "Phi3ForCausalLM": LLAMA,
+    "GraniteForCausalLM": LLAMA,
+    "Olmo2ForCausalLM": LLAMA,
+    "Olmo3ForCausalLM": LLAMA,
+    "Starcoder2ForCausalLM": LLAMA,
+    "MixtralForCausalLM": LLAMA,
+    "Qwen2MoeForCausalLM": LLAMA,
+    "Qwen3MoeForCausalLM": LLAMA,
+    "OlmoeForCausalLM": Family(has_windows=False),
+    "GptOssForCausalLM": LLAMA,
+    "GlmForCausalLM": NEIGHBOURS,
+    "Glm4ForCausalLM": NEIGHBOURS,
+    "CohereForCausalLM": NEIGHBOURS,
+    "Cohere2ForCausalLM": Family(turns_neighbours=True, only_windows_turn=True),
+    "GemmaForCausalLM": Family(norms_add_one=True),
+    "Gemma2ForCausalLM": Family(norms_add_one=True, caps_scores=True),
+    "Gemma3ForCausalLM": Family(norms_add_one=True),
+}
+"""By class of transformers."""
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """What one layer does with the positions of tokens."""
+
+    window: int | None
+    """The newest tokens that a token sees, itself among them; None: all before it."""
+    rotary: str | None
+    """Kind of layer that the policy's rotary positions are asked for, "" where it has one for all; None: there are none."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes of one policy."""
+    """The sizes of one policy, and the numbers in its formulas."""
 
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     longest: int | None
-    """Tokens up to which every layer attends to everything (a sliding window); None: no limit."""
+    """Tokens up to which rotary positions do not depend on the length of the text; None: no limit."""
+    family: Family
+    forms: tuple[LayerForm, ...]
+    """One per layer."""
+    turned: int
+    """Numbers of a head that rotary positions rotate, the first ones."""
+    score_scale: float
+    """What products of queries and keys are multiplied with."""
+    score_cap: float | None
+    embedding_scale: float
+    residual_scale: float
+    """What attention and feed-forward part are multiplied with before they are added to the stream."""
+    logit_form: LogitForm
+    has_experts: bool
 
     @property
     def queries_per_key(self) -> int:
         return self.heads // self.kv_heads
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Return the different windows of its layers, the shortest first."""
+        return tuple(sorted({form.window for form in self.forms if form.window is not None}))
 
 
 def unsupported_reason(policy: nn.Module) -> str | None:
@@ -41,16 +115,21 @@ def unsupported_reason(policy: nn.Module) -> str | None:
     inner: Any = innermost(policy)
     # FSDP makes subclasses of these classes, and others do: one that computes something else is not of the family.
     ancestors: tuple[Any, ...] = type(inner).__mro__
-    family = [c for c in ancestors if c.__name__ in CLASSES and c.__module__.startswith(PACKAGE)]
+    family = [c for c in ancestors if c.__name__ in FAMILIES and c.__module__.startswith(PACKAGE)]
     if not family or type(inner).forward is not family[0].forward:
-        return f"{type(inner).__name__} is not of the Llama family"
+        return f"{type(inner).__name__} is not of a family that it knows"
     config = inner.config
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in STATIC_ROPES:
-        return f"its rotary positions depend on the length of the text ({kind})"
-    if config.hidden_act not in ("silu", "swish"):
-        return f"its activation is {config.hidden_act}"
+    for kind in {rope.get("rope_type", rope.get("type", "default")) for rope in _ropes(config)}:
+        if kind not in STATIC_ROPES:
+            return f"its rotary positions depend on the length of the text ({kind})"
+    unknown = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if unknown:
+        return f"it has layers of another kind ({', '.join(sorted(unknown))})"
+    for flag in ("clip_qkv", "use_bidirectional_attention"):
+        if getattr(config, flag, None) not in (None, False):
+            return f"its config has {flag}"
+    if any(_is_wrapped(part) for layer in inner.model.layers for part in _expert_parts(layer)):
+        return "its experts or their routers have an adapter or are quantised"
     adapters: object = getattr(policy, "peft_config", None)
     if isinstance(adapters, dict) and any(getattr(c, "is_prompt_learning", False) for c in adapters.values()):
         return "its adapter adds virtual tokens"
@@ -59,14 +138,92 @@ def unsupported_reason(policy: nn.Module) -> str | None:
 
 def architecture_of(policy: nn.Module) -> Architecture:
     """Return the sizes of a policy that the fast path knows."""
-    config: Any = innermost(policy).config
-    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    if kinds and "sliding_attention" not in kinds:
-        window = None
+    inner: Any = innermost(policy)
+    config = inner.config
+    family = next(FAMILIES[c.__name__] for c in type(inner).__mro__ if c.__name__ in FAMILIES)
+    attention = inner.model.layers[0].self_attn
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    part = max(float(rope.get("partial_rotary_factor", 1.0)) for rope in _ropes(config))
+    long = [rope for rope in _ropes(config) if rope.get("rope_type") == "longrope"]
+    cap = getattr(config, "attn_logit_softcapping", None) if family.caps_scores else None
+    scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
+    logit_cap = getattr(config, "final_logit_softcapping", None)
     return Architecture(
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-        longest=None if window is None else int(window),
+        head_dim=head_dim,
+        longest=min((_trained_length(config, rope) for rope in long), default=None),
+        family=family,
+        forms=tuple(_layer_forms(inner, family)),
+        turned=int(head_dim * part),
+        score_scale=float(attention.scaling),
+        score_cap=None if cap is None else float(cap),
+        embedding_scale=_embedding_scale(inner),
+        residual_scale=float(getattr(config, "residual_multiplier", 1.0)),
+        logit_form=LogitForm(
+            float(scale or 1.0) / float(divisor or 1.0), None if logit_cap is None else float(logit_cap)
+        ),
+        has_experts=any(_expert_parts(layer) for layer in inner.model.layers),
+    )
+
+
+def _ropes(config: Any) -> list[dict[str, Any]]:
+    """Return what the config says of rotary positions: once, or once per kind of layer."""
+    ropes = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return [r for r in ropes.values() if r] if _has_rope_per_kind(config) else [ropes]
+
+
+def _has_rope_per_kind(config: Any) -> bool:
+    ropes = getattr(config, "rope_parameters", None) or {}
+    return bool(ropes) and all(isinstance(value, dict) or value is None for value in ropes.values())
+
+
+def _trained_length(config: Any, rope: dict[str, Any]) -> int:
+    """Return the length up to which the factors for short texts hold."""
+    return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
+
+
+def _layer_forms(inner: Any, family: Family) -> Iterator[LayerForm]:
+    config = inner.config
+    kinds: Any = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None) if kinds or family.has_windows else None
+    for number, layer in enumerate(inner.model.layers[: config.num_hidden_layers]):
+        its_window = int(window) if window and (not kinds or kinds[number] == "sliding_attention") else None
+        rotary: str | None = kinds[number] if _has_rope_per_kind(config) else ""
+        if (family.only_windows_turn and its_window is None) or not getattr(
+            layer.self_attn, "use_rope", True
+        ):
+            rotary = None
+        yield LayerForm(its_window, rotary)
+
+
+def _embedding_scale(inner: Any) -> float:
+    """Return what embeddings are multiplied with: a number of the config, or one of the module in the dtype of its weights."""
+    module = inner.model.embed_tokens
+    scale = getattr(innermost_module(module), "embed_scale", None)
+    if scale is not None:
+        return float(scale.to(inner.get_input_embeddings().weight.dtype))
+    return float(getattr(inner.config, "embedding_multiplier", 1.0))
+
+
+def innermost_module(module: Any) -> Any:
+    """Return the layer inside wrappers of peft."""
+    while hasattr(module, "base_layer") or (
+        hasattr(module, "original_module") and hasattr(module, "modules_to_save")
+    ):
+        module = module.base_layer if hasattr(module, "base_layer") else module.original_module
+    return module
+
+
+def _expert_parts(layer: Any) -> list[Any]:
+    """Return experts and router of a layer; none where it has one feed-forward network."""
+    experts = getattr(layer.mlp, "experts", None)
+    router = getattr(layer.mlp, "gate", None) or getattr(layer.mlp, "router", None)
+    return [] if experts is None else [experts, router]
+
+
+def _is_wrapped(module: Any) -> bool:
+    return innermost_module(module) is not module or not hasattr(
+        module, "gate_up_proj" if hasattr(module, "down_proj") else "weight"
     )

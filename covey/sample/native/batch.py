@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covey.sample.native.architectures import Architecture
 from covey.sample.native.kv_cache import RESERVED, KvCache
 from covey.sample.native.kv_layout import kv_layout
 from covey.sample.native.llama import DecodeStep
+from covey.sample.native.masks import StepMasks, own_mask, prompt_mask
 from covey.sample.native.sequences import ActiveSequences, SequenceTable
 
 
@@ -19,14 +21,14 @@ class Batch:
         table: of the call.
         cache: keys and values.
         prompt_of: prompt of each row of the table, shape (rows,).
-        queries_per_key: of the policy; a mask has a row for each query.
+        shape: of the policy; a mask has a row for each query, and there is one for each window.
     """
 
     def __init__(
-        self, table: SequenceTable, cache: KvCache, prompt_of: np.ndarray, queries_per_key: int
+        self, table: SequenceTable, cache: KvCache, prompt_of: np.ndarray, shape: Architecture
     ) -> None:
-        self.table, self.cache, self.prompt_of = table, cache, prompt_of
-        self.queries_per_key, self.device = queries_per_key, cache.format.device
+        self.table, self.cache, self.prompt_of, self.shape = table, cache, prompt_of, shape
+        self.device = cache.format.device
         self.reads_whole_slots = self.device.type == "cpu" and cache.format.dtype != torch.float32
         """Part of a bfloat16 slot would be copied first on a CPU (see `covey.sample.native.kv_cache.ALIGNED`)."""
         # The spare row continues a prompt of one token.
@@ -72,7 +74,8 @@ class Batch:
         positions = self._starts + written  # (rows, tokens)
         offsets = written + RESERVED if self.cache.shares_prompts else positions
         held = self._held(tokens)[self.rows]
-        lengths, masks = [], []
+        lengths: list[int] = []
+        masks: list[Tensor | None] = []
         for segment in self.layout.segments:
             rows = segment.rows
             length, is_exact = int(held[rows].max()), False
@@ -84,23 +87,36 @@ class Batch:
                 is_exact = tokens == 1 and not self.holes and bool((held[rows] == length).all())
             lengths.append(length)
             masks.append(None if is_exact else self._mask(offsets[rows], length))
-        return DecodeStep(self.layout, offsets, positions, lengths, masks)
+        by_window: dict[int | None, StepMasks] = {
+            None: StepMasks(masks, [s.mask for s in self.layout.prompts])
+        }
+        for window in self._windows(held):
+            pairs = zip(self.layout.segments, lengths, strict=True)
+            own = [self._mask(offsets[segment.rows], length, window) for segment, length in pairs]
+            prompts = [
+                prompt_mask(s, positions, window, self.shape.queries_per_key) for s in self.layout.prompts
+            ]
+            by_window[window] = StepMasks(own, prompts)
+        return DecodeStep(self.layout, offsets, positions, lengths, by_window)
 
     def _held(self, tokens: int) -> np.ndarray:
         """Return the tokens in the slot of each completion once so many more were read, by row."""
         own = np.minimum(self.lengths, self.table.settings.max_new_tokens) + (tokens - 1)
         return own + (RESERVED if self.cache.shares_prompts else self.prompt_lengths)
 
-    def _mask(self, offsets: Tensor, length: int) -> Tensor:
-        """Return what is added to scores, shape (rows, 1, queries, length).
+    def _windows(self, held: np.ndarray) -> list[int]:
+        """Return the windows that some text is longer than; all where a graph is captured for texts of any length."""
+        if self.cache.fixed is not None or not self.shape.windows:
+            return list(self.shape.windows)
+        before = self.prompt_lengths[self.rows] if self.cache.shares_prompts else 0
+        longest = int((held + before).max())
+        return [window for window in self.shape.windows if window < longest]
 
-        One row of queries stands for all of a single token.
-        """
-        is_there = torch.arange(length, device=offsets.device) <= offsets[..., None]  # (rows, tokens, length)
-        if offsets.shape[1] > 1:
-            is_there = is_there.repeat_interleave(self.queries_per_key, 1)
-        mask = torch.zeros(is_there.shape, dtype=self.cache.format.dtype, device=offsets.device)
-        return mask.masked_fill_(~is_there, float("-inf"))[:, None]
+    def _mask(self, offsets: Tensor, length: int, window: int | None = None) -> Tensor:
+        reserved = RESERVED if self.cache.shares_prompts else 0
+        return own_mask(
+            offsets, length, self.shape.queries_per_key, self.cache.format.dtype, window, reserved
+        )
 
 
 def coarse(length: int) -> int:

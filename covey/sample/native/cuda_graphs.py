@@ -16,6 +16,7 @@ from torch import Tensor
 
 from covey.sample.native.kv_pool import KvPool, rounded_up
 from covey.sample.native.llama import DecodeStep, Llama
+from covey.sample.native.masks import StepMasks
 from covey.sample.native.weights import Weights
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ class Graphs:
         key = (len(tokens), *step.lengths)
         if key not in self.captured:
             inputs, results = tokens.clone(), self.results[: len(tokens)]
-            masks = [None if mask is None else mask.clone() for mask in step.masks]
+            masks = {
+                w: StepMasks([m if m is None else m.clone() for m in of.own], [])
+                for w, of in step.masks.items()
+            }
             fixed = replace(step, offsets=step.offsets.clone(), positions=step.positions.clone(), masks=masks)
             replay, logits, self.memory = capture(
                 lambda: results.copy_(self.model.logits(self.model.step(inputs, fixed))), self.memory
@@ -78,9 +82,10 @@ class Graphs:
         graph.tokens.copy_(tokens)
         graph.step.offsets.copy_(step.offsets)
         graph.step.positions.copy_(step.positions)
-        for static, mask in zip(graph.step.masks, step.masks, strict=True):
-            assert static is not None and mask is not None
-            static.copy_(mask)
+        for window, its_masks in step.masks.items():
+            for static, mask in zip(graph.step.masks[window].own, its_masks.own, strict=True):
+                assert static is not None and mask is not None
+                static.copy_(mask)
         graph.replay()
         return graph.logits
 

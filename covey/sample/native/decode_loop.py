@@ -94,7 +94,7 @@ class _Call:
                 graphs.pool.release(owner)
             self.cache = KvCache(weights.kv_format, options.memory, shares_prompts=False, fixed=graphs.pool)
             self.model = graphs.model
-        self.batch = Batch(table, self.cache, self.prompt_of, weights.shape.queries_per_key)
+        self.batch = Batch(table, self.cache, self.prompt_of, weights.shape)
         self.speculator = Speculator(self.batch, self.prompts, completions) if options.prompt_lookup else None
         new = settings.max_new_tokens + (LONGEST if options.prompt_lookup else 0)
         self.scheduler = Scheduler(

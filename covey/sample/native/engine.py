@@ -1,8 +1,8 @@
 """The engine that needs nothing but PyTorch.
 
-Policies of the Llama family are decoded by the fast path, with the engine's own forward pass; every other causal model by the
-general path, with the model's own. Before the fast path is used for a policy its log-probabilities are compared with the
-model's.
+Policies of the families in `covey.sample.native.architectures` are decoded by the fast path, with the engine's own forward pass;
+every other causal model by the general path, with the model's own. Before the fast path is used for a policy its
+log-probabilities are compared with the model's, and again as the weights move.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class NativeEngine:
         """Why the policy always takes the general path; None: it does not."""
         self._checked: weakref.ref[nn.Module] | None = None
         """The policy whose check has passed, or failed for `_unsupported`."""
+        self._watch = selfcheck.Watch()
         self.decoding: tuple[weakref.ref[nn.Module], Decoding] | None = None
         """The policy that last took the general path, and how it does."""
         self._warned: set[str] = set()
@@ -138,7 +139,7 @@ class NativeEngine:
             return
         longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
         if weights is not None and weights.shape.longest is not None and longest > weights.shape.longest:
-            self._leave_window(policy, longest, weights.shape.longest)
+            self._leave_length(policy, longest, weights.shape.longest)
             weights = None
         device = next(policy.parameters()).device if weights is None else weights.device
         table = SequenceTable(prompts, group_size, settings, self.decode, device)
@@ -152,12 +153,15 @@ class NativeEngine:
 
         options = self._decode_options(weights, table)
         graphs = None
-        if weights.device.type in GRAPHED and not options.shares_prompts and not options.prompt_lookup:
+        is_fixed = not (options.shares_prompts or options.prompt_lookup or weights.shape.has_experts)
+        if weights.device.type in GRAPHED and is_fixed:
             graphs = self._graphs_for(weights, table.number, longest, options)
             options = replace(options, max_sequences=min(options.max_sequences, graphs.slots))
         for group in decode_loop(weights, table, options, self.completions, graphs):
             if options.prompt_lookup:
                 self.completions.add(group)
+            half = selfcheck.TOKENS
+            self._watch.text = (*group.prompt.ids[-half:], *group.completions[0].ids[:half])
             yield group
 
     def _decoding_of(self, policy: nn.Module) -> Decoding:
@@ -221,10 +225,14 @@ class NativeEngine:
                     f"The fast path cannot decode this policy: {self._unsupported}. Set path='auto'."
                 )
         if self.weights is not None or self._unsupported is None:
-            if self.weights is None or self._is_stale:
+            has_moved = self._is_stale
+            if self.weights is None or has_moved:
                 self.weights, self._is_stale = self._read(policy), False
-            if not is_checked:
-                self._check(policy, self.weights)
+            watch = self._watch = self._watch if is_checked else selfcheck.Watch()
+            watch.version += is_checked and has_moved
+            is_due = has_moved and watch.version & (watch.version - 1) == 0  # 1, 2, 4, 8, ...
+            if not is_checked or is_due:
+                self._check(policy, self.weights, watch.text)
         if self._unsupported is not None:
             self.weights = None
         self.reason = self._unsupported
@@ -242,19 +250,20 @@ class NativeEngine:
                 f"This policy ({type(innermost(policy)).__name__}) takes the general path: {self.reason}. Its weights are "
                 "sharded (FSDP2 or ZeRO-3), so every process has to take part in every forward pass, and on this path each makes as "
                 "many as its own completions need: they would wait for each other for ever. Use DDP, ZeRO-1 or ZeRO-2, which "
-                "leave the weights whole, or a policy of the Llama family, within its sliding window if it has one: it takes the "
-                "fast path, which gathers the weights."
+                "leave the weights whole, or a policy of a family that the fast path knows: it gathers the weights."
             )
 
-    def _check(self, policy: nn.Module, weights: Weights) -> None:
-        """Compare the fast path with the policy; a gap is an error where path is "fast", and else a warning."""
+    def _check(self, policy: nn.Module, weights: Weights, text: tuple[int, ...]) -> None:
+        """Compare both on a text, by default one of no meaning; a gap is an error where path is "fast", and else a warning."""
         shares = weights.device.type == "cpu" if self.shares_prompts is None else self.shares_prompts
-        gap, bound = selfcheck.gap(policy, self.autocast, weights, shares), selfcheck.BOUND[weights.dtype]
+        ids, bound = text or selfcheck.first_text(weights), selfcheck.BOUND[weights.dtype]
+        gap = selfcheck.gap(policy, self.autocast, weights, shares, ids)
         self._checked = weakref.ref(policy)
         if gap <= bound:
             return
+        when = f" after {self._watch.version} updates" if self._watch.version else ""
         self._unsupported = (
-            f"its log-probabilities differ from the model's own by {gap:.3g} nats (bound {bound})"
+            f"its log-probabilities differ from the model's own by {gap:.3g} nats{when} (bound {bound})"
         )
         if self.path == "fast":
             raise EngineError(f"The fast path cannot decode this policy: {self._unsupported}.")
@@ -263,22 +272,19 @@ class NativeEngine:
             "general path is used instead, which is slower."
         )
 
-    def _leave_window(self, policy: nn.Module, longest: int, window: int) -> None:
-        """Note that a call is too long for the fast path, which attends to everything.
+    def _leave_length(self, policy: nn.Module, longest: int, known: int) -> None:
+        """Note that a call is too long for the fast path, whose rotary positions are those of short texts.
 
         Raises:
             EngineError: `path` insists on the fast path.
         """
+        self.reason = f"prompt and completion may have {longest} tokens, and from {known} on rotary positions depend on the length"
         if self.path == "fast":
-            raise EngineError(
-                f"The fast path knows no sliding window: prompt and completion may have {longest} tokens, and the window has "
-                f"{window}. Set path='auto'."
-            )
-        self.reason = f"prompt and completion may have {longest} tokens, and the sliding window has {window}"
+            raise EngineError(f"The fast path cannot decode this call: {self.reason}. Set path='auto'.")
         self._refuse_shards(policy)
         self._warn_once(
-            "window",
-            f"The fast sampler knows no sliding window: {self.reason}. Such calls take the general path, which is slower.",
+            "length",
+            f"The fast sampler is not used: {self.reason}. Such calls take the general path, which is slower.",
         )
 
     def _warn_of_options(self, policy: nn.Module) -> None:

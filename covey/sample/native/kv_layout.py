@@ -43,7 +43,12 @@ class PromptSegment:
     """Per layer, shape (width · heads, length, head_dim)."""
     values: list[Tensor]
     mask: Tensor | None
-    """Added to scores where prompts are shorter than `length`, shape (width · heads, 1, length), float32."""
+    """Added to scores where prompts are shorter than `length`, shape (width, 1, 1, length), float32."""
+    lengths: Tensor
+    """Tokens of each prompt, at least 1, shape (width,)."""
+    rows: Tensor
+    """Rows of the batch that continue each prompt, padded to those of the prompt that has most; shape (width, rows per
+    prompt)."""
     members: Tensor
     """Row and head of the batch, prompt by prompt, padded to the rows of the prompt that has most; shape (width · heads ·
     rows per prompt)."""
@@ -123,13 +128,13 @@ def _prompt_segment(pool: KvPool, table: np.ndarray, lengths: list[int]) -> Prom
     """
     heads, device = pool.format.heads, pool.format.device
     width, longest = len(table), max(lengths)
+    # A slot without readers keeps its first token: a row of nothing but minus infinity has no soft-max.
+    reach = torch.tensor([max(length, 1) for length in lengths], device=device)
     mask = None
     if any(0 < length < longest for length in lengths):
-        # A slot without readers keeps its first token: a row of nothing but minus infinity has no soft-max.
-        reach = torch.tensor([max(length, 1) for length in lengths], device=device)
-        is_there = torch.arange(longest, device=device) < reach[:, None]  # (width, length)
-        mask = torch.zeros(width, 1, longest, device=device).masked_fill_(~is_there[:, None], float("-inf"))
-        mask = mask.repeat_interleave(heads, 0)  # (width · heads, 1, length)
+        is_there = torch.arange(longest, device=device) < reach[:, None, None, None]  # (width, 1, 1, length)
+        mask = torch.zeros_like(is_there, dtype=torch.float32).masked_fill_(~is_there, float("-inf"))
     by_head = table[:, None, :] * heads + np.arange(heads)[None, :, None]  # (width, heads, rows per prompt)
     keys, values = ([t[:width, :, :longest].flatten(0, 1) for t in part] for part in (pool.keys, pool.values))
-    return PromptSegment(keys, values, mask, torch.from_numpy(by_head.reshape(-1)).to(device))
+    on_device = [torch.from_numpy(t).to(device) for t in (table, by_head.reshape(-1))]
+    return PromptSegment(keys, values, mask, reach, *on_device)

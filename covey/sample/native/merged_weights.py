@@ -28,7 +28,7 @@ def merged_weights(module: nn.Module) -> tuple[Tensor, Tensor | None]:
         used = used.original_module if is_off else used.modules_to_save[used.active_adapters[0]]
     if hasattr(used, "base_layer"):
         return _with_adapters(used)
-    return _whole(_dequantised(used)), _whole(getattr(used, "bias", None))
+    return whole(_dequantised(used)), whole(getattr(used, "bias", None))
 
 
 def is_sharded(policy: nn.Module) -> bool:
@@ -43,7 +43,7 @@ def is_sharded(policy: nn.Module) -> bool:
 def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
     """Return the same for a layer of peft."""
     base = module.get_base_layer()
-    weight, bias = _whole(_dequantised(base)), _whole(getattr(base, "bias", None))
+    weight, bias = whole(_dequantised(base)), whole(getattr(base, "bias", None))
     if module.disable_adapters:
         return weight, bias
     # Active adapters that this layer has, and that are not in its weight already.
@@ -59,7 +59,7 @@ def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
             merged = copy.deepcopy(module)
         merged.merge()  # peft's own, in the copy
         base = merged.get_base_layer()
-        return _dequantised(base).detach(), _whole(getattr(base, "bias", None))
+        return _dequantised(base).detach(), whole(getattr(base, "bias", None))
     weight = weight.float()
     with gathered(list(module.parameters())):
         for name in names:
@@ -79,13 +79,13 @@ def _dequantised(module: Any) -> Tensor:
     return dequantize_module_weight(module)
 
 
-def _whole(tensor: MaybeTensor) -> MaybeTensor:
+def whole(tensor: MaybeTensor) -> MaybeTensor:
     """Return the whole of a tensor that may be a shard (FSDP2's DTensor, DeepSpeed ZeRO-3)."""
     if tensor is None:
         return tensor
     if hasattr(tensor, "full_tensor"):
-        whole: Tensor = tensor.full_tensor()
-        return whole.detach()
+        gathered_: Tensor = tensor.full_tensor()
+        return gathered_.detach()
     if hasattr(tensor, "ds_id"):
         with gathered([tensor]):
             return tensor.detach().clone()

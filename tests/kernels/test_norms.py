@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from covey.kernels.rms_norm import Norm, rms_normed
+from covey.kernels.norms import Norm, normed
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-2])
@@ -17,11 +17,11 @@ def test_rows_are_divided_by_their_root_mean_square(epsilon, size):
     rows[0] = 0
     norm = Norm(torch.rand(40, generator=generator), epsilon)
     expected = F.rms_norm(rows.double(), (40,), norm.weight.double(), epsilon)
-    torch.testing.assert_close(rms_normed(rows, norm).double(), expected, rtol=1e-6, atol=1e-35)
+    torch.testing.assert_close(normed(rows, norm).double(), expected, rtol=1e-6, atol=1e-35)
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it():
     rows, norm = torch.randn(33, 576), Norm(torch.rand(576), 1e-5)
-    together = rms_normed(rows, norm)
+    together = normed(rows, norm)
     for number in range(33):
-        assert torch.equal(rms_normed(rows[number : number + 1], norm)[0], together[number])
+        assert torch.equal(normed(rows[number : number + 1], norm)[0], together[number])
