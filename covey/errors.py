@@ -19,7 +19,7 @@ ours are `assert`.
 import sys
 import warnings
 
-from covey.foreign import fit
+from covey.text.foreign import fit
 
 PASSED_OVER = frozenset({"covey", "transformers", "accelerate", "torch", "peft", "contextlib", "threading"})
 """Packages that call one another between a user's script and a warning of Covey's."""

@@ -123,15 +123,14 @@ def read_retired(config: GRPOConfig) -> None:
     Raises:
         ConfigError: the retired name says another thing than the present one.
     """
-    organization = config.push_to_hub_organization
     for name, field in RetiredSettings.__dataclass_fields__.items():
         value = getattr(config, name)
         if value is None:
             continue
         setattr(config, name, None)
         warn(f"{name}={value!r}: {field.metadata['help']}")
-        if name == "push_to_hub_model_id" and organization is not None:
-            value = f"{organization}/{value}"
+        if name == "push_to_hub_model_id" and config.push_to_hub_organization is not None:
+            value = f"{config.push_to_hub_organization}/{value}"
         if name in RENAMED:
             move(config, name, RENAMED[name], value)
         elif name == "adafactor" and value:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ScoreForm:
-    """What happens to scores between product and soft-max."""
+    """Treatment of scores between product and soft-max."""
 
     cap: float | None = None
     """Scores become cap · tanh(score / cap) (arXiv:2408.00118)."""

@@ -194,8 +194,7 @@ def _from_generator(entries: Mapping[str, Node], streaming: bool) -> Data:
     """Call a function that gives rows: a list or an iterable of rows, or a dataset."""
     from datasets import Dataset, IterableDataset
 
-    node, arguments = entries["generator"], entries.get("arguments")
-    generators = bundled_generators()
+    node, arguments, generators = entries["generator"], entries.get("arguments"), bundled_generators()
     function = named_object(node, "generator", generators, generators.__getitem__)
     name = node.text("generator")
     positional, keywords = bound(function, arguments, name)

@@ -51,7 +51,7 @@ def print_hints(name: str, state: str, watch: HintWatch) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from covey.foreign import visible
+    from covey.text.foreign import visible
 
     console = Console(highlight=False)
     styles = {"problem": "bold red", "warning": "bold yellow", "note": "bold cyan"}

@@ -277,6 +277,6 @@ def label(row: RewardRow | RewardChange) -> Text:
     """Return the name of a reward, behind its task, without what a terminal would obey."""
     from rich.text import Text
 
-    from covey.foreign import visible
+    from covey.text.foreign import visible
 
     return Text(visible(row.name if row.task is None else f"{row.task}: {row.name}"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from covey.errors import RewardError
-from covey.foreign import without_secrets
 from covey.rewards.batch import CallCounts, Notes, RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.execution.executors import executor_of
 from covey.rewards.execution.faults import FAULTS, CallTimeout
 from covey.rewards.execution.loop import awaited
+from covey.text.foreign import without_secrets
 from covey.types import Score
 
 

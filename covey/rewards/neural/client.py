@@ -15,7 +15,7 @@ from typing import Protocol
 import httpx2
 
 from covey.errors import RewardError
-from covey.foreign import BLANK, without_secrets
+from covey.text.foreign import BLANK, without_secrets
 from covey.types import Message
 
 

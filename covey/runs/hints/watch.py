@@ -116,8 +116,8 @@ class HintWatch:
 
 def watch_record(folder: Path) -> HintWatch:
     """Go through a record as if the run were going on, at most `MAX_LOOKS` looks."""
-    steps = Tail[schema.StepLine](folder / schema.STEPS).read()
-    statistics = Tail[schema.StatisticsLine](folder / schema.STATISTICS).read()
+    steps = Tail[schema.StepLine](folder / schema.STEPS, schema.STEPS).read()
+    statistics = Tail[schema.StatisticsLine](folder / schema.STATISTICS, schema.STATISTICS).read()
     watch = begin_watch(folder, len(steps))
     numbers = {line["step"]: line["numbers"] for line in statistics}
     replay(watch, steps, numbers, read_evaluations(folder), stride_for(len(steps)))

@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey import __version__, foreign
+from covey import __version__
 from covey.runs.record.jsonl import Json
+from covey.text import foreign
 
 if TYPE_CHECKING:
     from torch import nn

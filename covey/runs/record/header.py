@@ -20,13 +20,18 @@ def write_header(folder: Path, header: Mapping[str, object]) -> None:
 
 
 def read_header(folder: Path) -> Json:
-    """Return the contents of `run.json`; an empty dict where it is damaged.
+    """Return the contents of `run.json`; an empty dict where it is damaged, and without a field that is.
 
     Raises:
         ValueError: it was written by a newer Covey.
     """
-    for header in read_lines(folder / schema.RUN):
-        if header.get("version", 0) > schema.VERSION:
+    for line in read_lines(folder / schema.RUN):
+        kinds = schema.HEADER_FORM
+        header = {n: v for n, v in line.items() if n not in kinds or isinstance(v, kinds[n])}
+        header["plan"] = [
+            pair for pair in header.get("plan") or () if isinstance(pair, list) and len(pair) == 2
+        ]
+        if (header.get("version") or 0) > schema.VERSION:
             raise ValueError(
                 f"{folder / schema.RUN} has version {header['version']} of the record; this Covey reads up to "
                 f"{schema.VERSION}. Read it with the Covey that wrote it, or a newer one."

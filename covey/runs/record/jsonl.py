@@ -6,8 +6,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
+
+from covey.runs.record.schema import has_form
 
 Json = dict[str, Any]
 """An object as JSON has it."""
@@ -79,27 +82,28 @@ def finite(value: object) -> object:
     return value
 
 
-def read_lines(path: Path) -> list[Json]:
-    """Return the complete, undamaged lines of a file; none if it does not exist."""
-    return Tail[Json](path).read()
+def read_lines(path: Path, form: str = "") -> list[Json]:
+    """Return the complete, undamaged lines of a file, of a form where one is named; none if it does not exist."""
+    return Tail[Json](path, form).read()
 
 
 class Tail(Generic[Line]):
-    """The end of a file of JSON lines, from the last look on.
+    """The end of a file of JSON lines, from the last look on; lines of one of `schema.FORMS` where `form` names it.
 
     A file that became shorter (a run was resumed from an earlier step) is read from its start again; `restarts` counts
     how often that happened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, form: str = "") -> None:
         self.path = path
+        self.fits = partial(has_form, form)
         self.offset = 0
         self.restarts = 0
         self.damaged = 0
         self._inode = 0
 
     def read(self) -> list[Line]:
-        """Return new complete lines. Lines that are no JSON objects (zeros after a power cut) are counted and left out."""
+        """Return new complete lines; those of another form (zeros after a power cut, lines of others) are counted and left out."""
         try:
             with open(self.path, "rb") as file:
                 status = os.fstat(file.fileno())
@@ -117,9 +121,9 @@ class Tail(Generic[Line]):
         for line in filter(None, data[:end].split(b"\n")):
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 record = None
-            if isinstance(record, dict):
+            if isinstance(record, dict) and self.fits(record):
                 records.append(cast(Line, record))
             else:
                 self.damaged += 1

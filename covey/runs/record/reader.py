@@ -76,13 +76,13 @@ class Run:
 
     def steps(self) -> pd.DataFrame:
         """Return one row per step, indexed by step: metrics, `seconds/<phase>`, `time`."""
-        lines = read_lines(self.folder / schema.STEPS)
+        lines = read_lines(self.folder / schema.STEPS, schema.STEPS)
         rows = ({**_flat(line, "metrics"), **_flat(line, "seconds", "seconds/")} for line in lines)
         return _frame(rows, index="step")
 
     def statistics(self) -> pd.DataFrame:
         """Return one row per sampled batch, indexed by step: means with standard errors (`covey.runs.record.group_statistics`)."""
-        lines = read_lines(self.folder / schema.STATISTICS)
+        lines = read_lines(self.folder / schema.STATISTICS, schema.STATISTICS)
         return _frame((_flat(line, "numbers") for line in lines), index="step")
 
     def completions(
@@ -141,12 +141,15 @@ class Run:
         if not path.exists():
             known = sorted({(line["name"], line["step"]) for line in read_evaluations(self.folder)})
             raise FileNotFoundError(f"No rows of an evaluation {name!r} at step {step}; there are: {known}.")
-        return segments.read_segment(path).to_pandas()
+        rows = segments.readable_segment(path)
+        return (table([]) if rows is None else rows).to_pandas()
 
     def group_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the completions as Arrow tables, one per segment, in the order in which they were recorded."""
+        """Yield the completions as Arrow tables, one per segment that can be read, in the order in which they were recorded."""
         for path in segments.segment_paths(self.folder / schema.GROUPS):
-            yield segments.read_segment(path, columns)
+            rows = segments.readable_segment(path, columns)
+            if rows is not None:
+                yield rows
 
     def show(self, height: int = 900, max_megabytes: float = 16.0) -> Cell:
         """Return the page of the run, as `covey report` writes it, for a notebook's cell.
@@ -177,7 +180,7 @@ class Run:
 
 def read_events(folder: Path) -> list[schema.Event]:
     """Return the events in order, each with `void`: its step was taken out by a later resume."""
-    lines = Tail[schema.EventLine](folder / schema.EVENTS).read()
+    lines = Tail[schema.EventLine](folder / schema.EVENTS, schema.EVENTS).read()
     events: list[schema.Event] = [{**line, "void": False} for line in lines]
     for position, event in enumerate(events):
         if event["kind"] != "resumed":
@@ -189,7 +192,7 @@ def read_events(folder: Path) -> list[schema.Event]:
 
 def read_evaluations(folder: Path) -> list[schema.EvaluationLine]:
     """Return the evaluations in order; of repeated ones the last."""
-    lines = Tail[schema.EvaluationLine](folder / schema.EVALUATIONS).read()
+    lines = Tail[schema.EvaluationLine](folder / schema.EVALUATIONS, schema.EVALUATIONS).read()
     return list({(line["name"], line["step"]): line for line in lines}.values())
 
 
@@ -197,7 +200,7 @@ def run_state(folder: Path) -> State:
     """Return whether a run goes on, how it ended, or that it ended without recording its end."""
     state: State = "killed"
     begun: Json = {}
-    for event in read_lines(folder / schema.EVENTS):
+    for event in read_lines(folder / schema.EVENTS, schema.EVENTS):
         if event["kind"] in ("started", "resumed"):
             state, begun = "running", event["details"]
         elif event["kind"] in schema.END_KINDS:
@@ -212,8 +215,8 @@ def _is_alive(begun: Json, folder: Path) -> bool:
     if begun.get("host") != platform.node():
         last_write = max(path.stat().st_mtime for path in folder.glob("*.json*"))
         return time.time() - last_write < SILENCE_SECONDS
-    pid = begun.get("pid", 0)
-    if pid and not psutil.pid_exists(pid):
+    pid = begun.get("pid")
+    if type(pid) is not int or not 0 < pid < 2**31 or not psutil.pid_exists(pid):
         return False
     return begun.get("process_start") in (None, process_start(pid))
 

@@ -13,9 +13,11 @@ def drop_after(folder: Path, step: int) -> int:
 
     Events tell what happened, and stay; readers mark those that a resume made void. May be repeated after a kill.
     """
-    steps = keep_lines(folder / schema.STEPS, lambda line: line["step"] <= step)
+    steps = keep_lines(
+        folder / schema.STEPS, lambda line: type(line.get("step")) is int and line["step"] <= step
+    )
     for name in (schema.STATISTICS, schema.EVALUATIONS):
-        keep_lines(folder / name, lambda line: line["step"] <= step)
+        keep_lines(folder / name, lambda line: type(line.get("step")) is int and line["step"] <= step)
     segments.drop_after(folder / schema.GROUPS, step)
     for path in (folder / schema.EVALUATION_ROWS).glob("*.parquet"):
         if int(path.name.split("-", 1)[0]) > step:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from covey.foreign import without_secrets
 from covey.runs.record.jsonl import Json, encode, finite
 from covey.runs.record.schema import COMPLETION_LEVEL, GROUP_LEVEL
+from covey.text.foreign import without_secrets
 from covey.types import Completion, Prompt, ScoredGroup
 
 if TYPE_CHECKING:
@@ -80,6 +80,23 @@ def mean_logprob(completion: Completion) -> float | None:
     return sum(kept) / len(kept) if kept else None
 
 
+def sound_table(lines: Sequence[Json]) -> pa.Table:
+    """Return `table` of those lines that are groups: a step, and lists of one length for what each completion has for itself."""
+    try:
+        if all(type(line["step"]) is int and type(line["group"]) is int for line in lines):
+            return table(lines)
+    except Exception:  # the boundary: one line among them makes no row; found out only then
+        pass
+    sound = []
+    for line in lines:
+        try:
+            if type(line["step"]) is int and type(line["group"]) is int and table([line]).num_rows:
+                sound.append(line)
+        except Exception:
+            continue
+    return table(sound)
+
+
 def table(lines: Sequence[Json]) -> pa.Table:
     """Return lines of groups as one Arrow table, one row per completion; columns as `schema.COMPLETION_FIELDS` names them."""
     import pyarrow as pa
@@ -99,7 +116,8 @@ def table(lines: Sequence[Json]) -> pa.Table:
                 for line, n in zip(lines, counts, strict=True)
                 for v in (line.get(family) or {}).get(name) or [None] * n
             ]
-            columns[f"{family}/{name}"] = _array(family, flat)
+            column = f"{family}/{name}".encode("utf-8", "backslashreplace").decode()
+            columns[column] = _array(family, flat)
     order = ["step", "group", "index", *[n for n in columns if n not in ("step", "group", "index")]]
     return pa.table({name: columns[name] for name in order})
 

@@ -112,6 +112,7 @@ EVENT_KINDS = {
     "started": "a process began the run; details: pid, host, boot",
     "resumed": "a process goes on from a checkpoint; what was recorded after that step was taken out",
     "checkpoint": "a checkpoint was written",
+    "settings": "settings were changed while the run went on",
     "warning": "something the user asked for is done differently",
     "reward_failure": "a reward failed on samples; details: reward, count, error, group, index",
     "hint": "a rule found something; details: the hint",
@@ -172,6 +173,35 @@ GROUP_LEVEL = (
 
 COMPLETION_LEVEL = ("completion", "tokens", "finish", "logprob", "total", "advantage")
 """Fields that each completion has for itself, beside scores, statuses, errors and extras."""
+
+
+_NUMBER = (int, float)
+FORMS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    STEPS: {"step": int, "time": _NUMBER, "metrics": dict, "seconds": dict},
+    STATISTICS: {"step": int, "numbers": dict},
+    EVENTS: {"time": _NUMBER, "step": (int, type(None)), "kind": str, "message": str, "details": dict},
+    EVALUATIONS: {"step": int, "time": _NUMBER, "name": str, "metrics": dict, "rows": int},
+}
+"""Types of the fields that every line of a file has. A line of another form is damage, or not ours."""
+
+HEADER_FORM: dict[str, type | tuple[type, ...]] = {
+    "version": int, "name": str, "started": _NUMBER, "settings": dict, "rewards": dict, "model": dict, "dataset": dict,
+    "plan": list, "environment": dict, "git": dict, "record_completions": _NUMBER, "max_steps": int,
+}  # fmt: skip
+"""Types of the fields of run.json; a field of another type is left out."""
+
+
+def has_form(name: str, line: dict[str, Any]) -> bool:
+    """Return whether a line has the form of that name; an unknown one takes any line."""
+    form = FORMS.get(name, {})
+    numbers = [line.get(field) for field in ("metrics", "numbers", "seconds") if field in form]
+    return all(
+        isinstance(line.get(f), kinds) and not isinstance(line.get(f), bool) for f, kinds in form.items()
+    ) and all(
+        value is None or isinstance(value, int | float)
+        for part in numbers
+        for value in dict(part or {}).values()
+    )
 
 
 def record_folder(path: str | Path) -> Path:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from covey.errors import warn
 from covey.runs.record.jsonl import Json, JsonLines, read_lines
-from covey.runs.record.rows import table
+from covey.runs.record.rows import sound_table, table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +68,7 @@ class GroupFiles:
 def seal(path: Path) -> Path:
     """Write a segment of lines as Parquet, move it into place, delete the lines."""
     sealed = path.with_suffix(".parquet")
-    write_parquet(table(read_lines(path)), sealed)
+    write_parquet(sound_table(read_lines(path)), sealed)
     path.unlink()
     return sealed
 
@@ -120,11 +121,42 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     if path.suffix == ".jsonl" and path.exists():
         lines = read_lines(path)
         if lines or not sealed.exists():
-            rows = table(lines)
+            rows = sound_table(lines)
             return rows if columns is None else rows.select([c for c in columns if c in rows.column_names])
     with pq.ParquetFile(sealed) as file:
         kept = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
         return file.read(columns=kept)
+
+
+def readable_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table | None:
+    """Return one segment as a table; None, and a warning, where it is damaged: that hides nothing but itself.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    try:
+        rows, own = read_segment(path, columns), table([]).schema
+        others = [
+            n
+            for n in own.names
+            if (columns is None or n in columns) and rows.schema.field(n).type != own.field(n).type
+        ]
+        if others:
+            raise ValueError(f"its columns {', '.join(others)} are of other types")
+        return rows
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # the boundary: whatever a damaged file makes pyarrow or us say
+        if str(path) not in _warned:
+            _warned.add(str(path))
+            warn(
+                f"{path} is damaged and left out ({type(error).__name__}: {str(error)[:200]}). The rest of the record is shown."
+            )
+        return None
+
+
+_warned: set[str] = set()
+"""Files that were warned of; a page asks again and again."""
 
 
 def drop_after(folder: Path, step: int) -> None:
@@ -133,7 +165,10 @@ def drop_after(folder: Path, step: int) -> None:
 
     tidy(folder)
     for path in segment_paths(folder):
-        steps = read_segment(path, ["step"])["step"]
+        segment = readable_segment(path, ["step"])
+        if segment is None:
+            continue
+        steps = segment["step"]
         if not len(steps) or pc.max(steps).as_py() <= step:
             continue
         if pc.min(steps).as_py() > step:

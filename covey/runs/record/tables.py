@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from covey.foreign import visible
+from covey.text.foreign import visible
 
 Row = Mapping[str, object]
 """One completion, as in completions.jsonl."""

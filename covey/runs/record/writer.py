@@ -20,7 +20,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
-from covey import foreign
 from covey.config.choices import completions_share
 from covey.errors import warn
 from covey.runs.record import schema, segments
@@ -36,6 +35,7 @@ from covey.runs.record.header import (
 from covey.runs.record.jsonl import Json, JsonLines
 from covey.runs.record.resume import drop_after, evaluation_file
 from covey.runs.record.rows import group_line, table
+from covey.text import foreign
 from covey.types import Prompt, ScoredGroup
 
 End = Literal["finished", "interrupted", "failed"]
@@ -209,6 +209,10 @@ class RunWriter:
             return
         self._report_losses()
         self.event(end, message or f"Run {end}.", None, **details)
+        self.release()
+
+    def release(self) -> None:
+        """Close the files, and say nothing of the run."""
         self._keep(self._groups.close)
         for file in self._lines.values():
             file.close()
@@ -224,7 +228,7 @@ class RunWriter:
         """Write, or count what is lost: a record that cannot be written is not the end of the run."""
         try:
             write()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a full disk; names that no file can hold
             self._lost += 1
             if not self._has_warned:
                 self._has_warned = True
@@ -253,3 +257,18 @@ class RunWriter:
                 "reward_failure", f"Reward {name!r} failed on {samples}.", step,
                 reward=name, count=len(found), error=error, group=number, index=index,
             )  # fmt: skip
+
+
+def add_evaluation(
+    folder: Path,
+    task_column: str,
+    name: str,
+    step: int,
+    metrics: Mapping[str, float],
+    groups: Sequence[ScoredGroup],
+) -> None:
+    """Add an evaluation to a record that is closed; how the run ended stays as it is."""
+    writer = RunWriter(folder, read_header(folder), task_column)
+    writer.evaluation(name, step, metrics, groups)
+    writer.sync()
+    writer.release()

@@ -75,7 +75,10 @@ def number_columns(rows: pa.Table, rewards: Sequence[str], index: ColumnIndex) -
         -1 if t is None else index.tasks.setdefault(t, len(index.tasks)) for t in rows["task"].to_pylist()
     ]
     columns["task"] = ("i4", np.array(tasks, dtype="<i4"))
-    columns["finish"] = ("u1", np.array([FINISHES.index(f) for f in rows["finish"].to_pylist()], dtype="u1"))
+    columns["finish"] = (
+        "u1",
+        np.array([FINISHES.index(f) if f in FINISHES else 0 for f in rows["finish"].to_pylist()], dtype="u1"),
+    )
     shared = (rows[name].to_pylist() for name in ("row", "prompt", "chat", "columns"))
     prompts = [index.number_prompt(*values) for values in zip(*shared, strict=True)]
     columns["prompt"] = ("i4", np.array(prompts, dtype="<i4"))
@@ -86,7 +89,7 @@ def number_columns(rows: pa.Table, rewards: Sequence[str], index: ColumnIndex) -
         columns[f"score/{reward}"] = ("f4", _floats(rows, f"score/{reward}"))
         name, none = f"status/{reward}", STATUSES.index("not_applicable")
         statuses = rows[name].to_pylist() if name in rows.column_names else [None] * rows.num_rows
-        numbers = [STATUSES.index(s) if s else none for s in statuses]
+        numbers = [STATUSES.index(s) if s in STATUSES else none for s in statuses]
         columns[name] = ("u1", np.array(numbers, dtype="u1"))
     return columns
 

@@ -69,7 +69,11 @@ def _errors(
     degrees: list[float | None] = []
     for block in blocks:
         found = [statistics.get(line["step"], {}) for line in block]
-        kept = [(n[f"{name}/se"], n[f"{name}/groups"] - 1) for n in found if n.get(f"{name}/groups", 0) > 1]
+        kept = [
+            (n[f"{name}/se"], n[f"{name}/groups"] - 1)
+            for n in found
+            if (n.get(f"{name}/groups") or 0) > 1 and n.get(f"{name}/se") is not None
+        ]
         if not kept:
             errors.append(None)
             degrees.append(None)

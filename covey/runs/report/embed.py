@@ -82,7 +82,10 @@ def _compressed_text_bytes(source: CompletionSource) -> float:
 
     size, sample = 0, b""
     for number, file in enumerate(source.files):
-        column = segments.read_segment(file.path, ["completion"])["completion"]
+        rows = segments.readable_segment(file.path, ["completion"])
+        if rows is None:
+            continue
+        column = rows["completion"]
         size += pc.sum(pc.binary_length(column)).as_py() or 0
         if number == len(source.files) // 2:
             texts = "\n".join(t for t in column.to_pylist() if t)

@@ -58,7 +58,9 @@ def read_outcomes(folder: Path, name: str, step: int) -> dict[str, Outcomes]:
     path = folder / schema.EVALUATION_ROWS / evaluation_file(name, step)
     if not path.exists():
         return {}
-    table = segments.read_segment(path)
+    table = segments.readable_segment(path)
+    if table is None:
+        return {}
     rows = table["row"].to_pylist()
     found: dict[str, Outcomes] = {}
     for column in (TOTAL, *(n for n in table.column_names if n.startswith("score/"))):

@@ -23,6 +23,8 @@ def failures(events: Iterable[Event]) -> list[Json]:
         if event["kind"] != "reward_failure" or event["void"]:
             continue
         details, step = event["details"], event["step"]
+        if not isinstance(details.get("reward"), str) or not isinstance(details.get("count"), int):
+            continue  # not ours
         error = str(details.get("error") or "")
         last = (error.strip().splitlines() or [""])[-1]
         entry = kinds.setdefault(

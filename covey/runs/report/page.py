@@ -19,11 +19,11 @@ from importlib import resources
 from pathlib import Path
 
 from covey import __version__
-from covey.foreign import visible
 from covey.runs.record import schema
 from covey.runs.record.jsonl import Json
 from covey.runs.report.embed import Blobs, embed
 from covey.runs.report.summary import RunSummary
+from covey.text.foreign import visible
 
 MAX_MEGABYTES = 64.0
 """Default bound of the completions in a page, in 10^6 bytes."""
@@ -57,7 +57,7 @@ def write_report(
         blobs.append(held)
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with open(output, "w", encoding="utf-8", newline="\n") as file:
+    with open(output, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(document({"runs": summaries, "live": False}, blobs))
     return output
 

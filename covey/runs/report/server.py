@@ -99,37 +99,37 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self._send(HTTPStatus.FORBIDDEN, b"This server answers to its own address only.", "text/plain")
             return
-        parts = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        with self.server.lock:
-            # The boundary at which a malformed request, or a record that changes while it is read, becomes a status.
-            try:
-                self._answer(parts.path, query)
-            except (KeyError, IndexError, ValueError):
-                self._send(HTTPStatus.BAD_REQUEST, b"The request cannot be understood.", "text/plain")
-            except FileNotFoundError:
-                self._send(
-                    HTTPStatus.SERVICE_UNAVAILABLE, b"The record is changing; ask again.", "text/plain"
-                )
+        # The boundary at which a malformed request, or a record that changes while it is read, becomes a status. What is
+        # sent goes out without the lock: a client that does not read must not hold up others.
+        try:
+            parts = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            with self.server.lock:
+                answer = self._answer(parts.path, query)
+        except (KeyError, IndexError, ValueError):
+            answer = HTTPStatus.BAD_REQUEST, b"The request cannot be understood.", "text/plain"
+        except FileNotFoundError:
+            answer = HTTPStatus.SERVICE_UNAVAILABLE, b"The record is changing; ask again.", "text/plain"
+        self._send(*answer)
 
-    def _answer(self, path: str, query: dict[str, str]) -> None:
+    def _answer(self, path: str, query: dict[str, str]) -> tuple[HTTPStatus, bytes, str]:
+        """Return status, body and kind of the answer to a request."""
         if path == "/":
-            page = "".join(document(self.server.data(), connect="'self'")).encode("utf-8")
-            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8")
-        elif path == "/summary":
+            page = "".join(document(self.server.data(), connect="'self'")).encode("utf-8", "backslashreplace")
+            return HTTPStatus.OK, page, "text/html; charset=utf-8"
+        if path == "/summary":
             has_news = query.get("version") != self.server.stamp()
             body = as_json(self.server.data()) if has_news else b""
-            self._send(HTTPStatus.OK if has_news else HTTPStatus.NO_CONTENT, body, "application/json")
-        elif path == "/numbers":
+            return HTTPStatus.OK if has_news else HTTPStatus.NO_CONTENT, body, "application/json"
+        if path == "/numbers":
             numbers = self.server.source(query).numbers(int(query.get("from", "0")))
-            self._send(HTTPStatus.OK, numbers, "application/octet-stream")
-        elif path in ("/excerpts", "/texts", "/prompts"):
+            return HTTPStatus.OK, numbers, "application/octet-stream"
+        if path in ("/excerpts", "/texts", "/prompts"):
             source = self.server.source(query)
             chunks = {"/texts": source.texts, "/prompts": source.prompts}
             block = chunks[path](int(query["chunk"])) if path in chunks else source.index.excerpts
-            self._send(HTTPStatus.OK, as_json(block), "application/json")
-        else:
-            self._send(HTTPStatus.NOT_FOUND, b"There is no such page.", "text/plain")
+            return HTTPStatus.OK, as_json(block), "application/json"
+        return HTTPStatus.NOT_FOUND, b"There is no such page.", "text/plain"
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)

@@ -38,7 +38,9 @@ TRAINING = "training"
 
 def source_names(folder: Path) -> list[str]:
     """Return training, and the evaluation sets of which rows were recorded."""
-    names = [line["name"] for line in read_lines(folder / schema.EVALUATIONS) if line["rows"]]
+    names = [
+        line["name"] for line in read_lines(folder / schema.EVALUATIONS, schema.EVALUATIONS) if line["rows"]
+    ]
     return [TRAINING, *dict.fromkeys(names)]
 
 
@@ -88,7 +90,8 @@ class CompletionSource:
             known = self.files[position] if position < len(self.files) else None
             if known is not None and known[:3] == mark:
                 continue
-            rows = segments.read_segment(path)
+            read = segments.readable_segment(path)
+            rows = table([]) if read is None else read
             count = known.rows if known is not None else 0
             if not self._begins_with(rows, sum(file.rows for file in self.files[:position]), count):
                 self._forget()
@@ -142,4 +145,5 @@ def as_json(value: object) -> bytes:
 @lru_cache(maxsize=8)
 def _texts_of(file: SourceFile) -> list[Entry]:
     """Return all texts of a file; one that has changed is another one to the cache."""
-    return text_rows(segments.read_segment(file.path))
+    rows = segments.readable_segment(file.path)
+    return [] if rows is None else text_rows(rows)

@@ -76,9 +76,9 @@ class RunSummary:
         }
 
     def _begin(self) -> None:
-        self._steps = Tail[schema.StepLine](self.folder / schema.STEPS)
-        self._statistics = Tail[schema.StatisticsLine](self.folder / schema.STATISTICS)
-        self._evaluated = Tail[schema.EvaluationLine](self.folder / schema.EVALUATIONS)
+        self._steps = Tail[schema.StepLine](self.folder / schema.STEPS, schema.STEPS)
+        self._statistics = Tail[schema.StatisticsLine](self.folder / schema.STATISTICS, schema.STATISTICS)
+        self._evaluated = Tail[schema.EvaluationLine](self.folder / schema.EVALUATIONS, schema.EVALUATIONS)
         self._lines: list[schema.StepLine] = []
         self._numbers: dict[int, dict[str, float]] = {}
         self._watch = begin_watch(self.folder)

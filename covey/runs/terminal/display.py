@@ -18,11 +18,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from covey.foreign import excerpt, visible
 from covey.metrics import PHASES
 from covey.rewards.text import last_text_of
 from covey.runs.terminal.phrases import duration, number, percent
 from covey.runs.terminal.sparkline import Curve, sparkline
+from covey.text.foreign import excerpt, visible
 from covey.types import ScoredGroup
 
 BUDGET = 0.01

@@ -24,7 +24,7 @@ STATIC_ROPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 @dataclass(frozen=True)
 class Family:
-    """What modules and config do not tell."""
+    """Facts of a family that its modules and config do not tell."""
 
     turns_neighbours: bool = False
     """Whether the two numbers that a rotary position rotates are neighbours, rather than half of a head apart."""
@@ -68,7 +68,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class LayerForm:
-    """What one layer does with the positions of tokens."""
+    """Treatment of the positions of tokens in one layer."""
 
     window: int | None
     """The newest tokens that a token sees, itself among them; None: all before it."""

@@ -1,4 +1,4 @@
-"""Which tokens the newest ones see: those of their own sequence up to themselves, and no more than a window of them."""
+"""Mask of the tokens that the newest ones see: those of their own sequence up to themselves, and no more than a window of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNSEEN = -1e30
 
 @dataclass(frozen=True)
 class StepMasks:
-    """What is added to the scores of one step, for layers of one window; None: every token is seen."""
+    """Addition to the scores of one step, for layers of one window; None: every token is seen."""
 
     own: Sequence[Tensor | None]
     """Per segment of completions, broadcast to (rows, heads, queries, length)."""

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import covey.runs
-from covey.foreign import visible
 from covey.runs.report import write_report
 from covey.runs.report.page import assets
 from covey.runs.report.server import ReportServer
+from covey.text.foreign import visible
 from tests.runs.report.conftest import Browser
 from tests.runs.synthetic import (
     HOSTILE,

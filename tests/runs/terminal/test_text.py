@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.foreign import excerpt, visible
 from covey.runs.terminal.phrases import duration, number, percent
 from covey.runs.terminal.sparkline import BARS, Curve, sparkline
+from covey.text.foreign import excerpt, visible
 
 
 @given(st.text())

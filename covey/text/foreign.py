@@ -72,18 +72,6 @@ def blanked(value: object) -> object:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def fit(text: object, length: int = 4_000) -> str:
-    """Return a text for a terminal or a message: secrets blanked, everything hidden made visible, cut in its middle."""
-    shown = str(text)
-    if len(shown) > 8 * length:
-        shown = f"{shown[: 4 * length]} … {shown[-4 * length :]}"  # of what is endless, only this much is looked at
-    shown = visible(without_secrets(shown))
-    if len(shown) <= length:
-        return shown
-    half = length // 2
-    return f"{shown[:half]} … [{len(shown) - 2 * half} characters left out] … {shown[-half:]}"
-
-
 _HIDDEN = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
@@ -114,3 +102,15 @@ def excerpt(text: str, length: int) -> str:
     """Return the start of a text on one line, at most `length` characters, everything hidden made visible."""
     start = visible(" ".join(text[: 4 * length].split()))
     return start if len(start) <= length else start[: max(0, length - 1)] + "…"
+
+
+def fit(text: object, length: int = 4_000) -> str:
+    """Return a text for a terminal or a message: secrets blanked, everything hidden made visible, cut in its middle."""
+    shown = str(text)
+    if len(shown) > 8 * length:
+        shown = f"{shown[: 4 * length]} … {shown[-4 * length :]}"  # of what is endless, only this much is looked at
+    shown = visible(without_secrets(shown))
+    if len(shown) <= length:
+        return shown
+    half = length // 2
+    return f"{shown[:half]} … [{len(shown) - 2 * half} characters left out] … {shown[-half:]}"
