@@ -89,6 +89,6 @@ def test_the_balancing_loss_is_in_the_log_where_the_config_or_the_settings_have_
 
 def test_a_coefficient_without_experts_acts_nowhere_and_is_said():
     """Jamba's config has one whatever its layers; with a single expert there is nothing to balance."""
-    assert balancing_coef(tiny_of("jamba", num_experts=1), None) == 0.0
+    assert balancing_coef(tiny_of("jamba", num_experts=1, num_local_experts=1), None) == 0.0
     with pytest.warns(CoveyWarning, match="router_aux_loss_coef=0.1 has no effect"):
         assert balancing_coef(tiny_of("llama"), 0.1) == 0.0
