@@ -297,10 +297,7 @@ class GRPOTrainer(CheckpointedTrainer):
     def _read_or_save(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; where a row cannot be used in any process, save the steps so far and raise.
 
-        Called between two optimizer steps, before anything is sampled. Collective.
-
-        Raises:
-            DatasetError: in all processes.
+        Called between two optimizer steps, before anything is sampled. Collective: raises DatasetError in all processes.
         """
         try:
             rows, fault = read(), None

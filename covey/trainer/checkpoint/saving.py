@@ -121,11 +121,7 @@ class CheckpointedTrainer(Trainer):
         if checkpoint is None:
             return
         state, optimizer = self.run_state(), self.optimizer
-        wanted = (
-            None
-            if self.is_deepspeed_enabled
-            else Wanted(optimizer, self.lr_scheduler, self.args.learning_rate)
-        )
+        wanted = Wanted(optimizer, self.lr_scheduler, self.args.learning_rate)
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
         except pickle.UnpicklingError as error:
@@ -133,7 +129,7 @@ class CheckpointedTrainer(Trainer):
                 f"{checkpoint} cannot be read: the state of optimizer or schedule holds more than tensors ({error})."
             ) from error
         before = load_state(checkpoint, self.args.process_index, state)
-        if wanted is not None:
+        if not self.is_deepspeed_enabled:
             wanted.apply(optimizer, self.lr_scheduler, before.get("learning_rate"))
         for batch in state.rollout.batches:
             vars(batch).update(vars(batch.to(self.args.device)))

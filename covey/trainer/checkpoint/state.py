@@ -147,7 +147,7 @@ def check_settings(saved: Mapping[str, Any], state: RunState, is_inside: bool) -
         listed = ", ".join(f"{name}={value!r} (it was {before[name]!r})" for name, value in changed.items())
         raise CheckpointError(
             f"The checkpoint stopped inside a round of sampling, which was made with other settings: {listed}. Resume with the "
-            "settings that the run was started with, or from a checkpoint between two rounds."
+            "batch settings that the run was started with, or from a checkpoint between two rounds."
         )
     if saved.get("dataset", state.dataset) != state.dataset:
         warn(
