@@ -60,8 +60,7 @@ def logprob_forward(
     routing = {} if request.counts is None else {"output_router_logits": True}
     output = body(**given, **request.body_arguments, **routing)
     picked = output.last_hidden_state.flatten(0, 1)[request.predicts]  # (tokens, hidden)
-    form = logit_form(self.config, request.temperature)
-    text = self.config.get_text_config()
+    form, text = logit_form(self.config, request.temperature), self.config.get_text_config()
     numbers = head_logprobs(head, picked, request.targets, form, text.vocab_size)
     if request.counts is None:
         return numbers
