@@ -19,7 +19,8 @@ from covey.config.threads import settle_threads
 from covey.errors import ConfigError, LoadingError, RewardError
 from covey.metrics import Total
 from covey.models import adapters, fitness, loading
-from covey.models.inspect import balancing_coef, context_length
+from covey.models.balancing import balancing_coef
+from covey.models.inspect import context_length
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
