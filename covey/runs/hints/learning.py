@@ -18,6 +18,25 @@ MANY = 40
 """Steps after which a reward should have risen beyond noise."""
 
 
+FELL = (
+    "Lower the learning rate: a third of it is a good next try.",
+    "Go back to a checkpoint near the peak.",
+    "Raise beta, or read late completions: the policy may have left what the reward can judge.",
+)
+
+FLAT = (
+    "Raise the learning rate threefold; where reward or length jump about, lower it.",
+    "More completions per prompt (num_generations), or prompts that are solved now and then.",
+    "Try the reward by hand on a right answer: `covey check` does it.",
+)
+
+DOUBLED = (
+    "Lower the learning rate, and go back to a checkpoint before the growth.",
+    "Read late completions: repetition and filler are typical.",
+    "Look at completions/clipped_ratio: answers that are cut off cannot be paid.",
+)
+
+
 @rule("problem")
 def reward_peaked_and_fell(history: History) -> list[Finding]:
     """Find that the reward rose beyond noise and then lost at least half of what it had won."""
@@ -37,11 +56,7 @@ def reward_peaked_and_fell(history: History) -> list[Finding]:
             "The reward peaked and fell.",
             f"Its mean over {WINDOW} steps was {number(best)} at about the {peak + WINDOW}th recorded step, and is "
             f"{number(now)} now; it began at {number(start)}.",
-            (
-                f"Lower the learning rate{_rate(history)}: a third of it is a good next try.",
-                "Go back to a checkpoint near the peak.",
-                "Raise beta, or read late completions: the policy may have left what the reward can judge.",
-            ),
+            FELL,
             ("reward", "completions/mean_length", "kl"),
         )
     ]
@@ -64,11 +79,7 @@ def reward_never_rose(history: History) -> list[Finding]:
             "The reward has not risen.",
             f"Over {history.length} steps it went from {number(moved.early)} to {number(moved.late)}: no rise beyond "
             "its noise.",
-            (
-                f"Raise the learning rate{_rate(history)} threefold; where reward or length jump about, lower it.",
-                "More completions per prompt (num_generations), or prompts that are solved now and then.",
-                "Try the reward by hand on a right answer: `covey check` does it.",
-            ),
+            FLAT,
             ("reward", "reward_std", "frac_reward_zero_std", "grad_norm"),
         )
     ]
@@ -89,11 +100,7 @@ def length_doubles_while_the_reward_falls(history: History) -> list[Finding]:
             "Completions have doubled, and the reward has fallen.",
             f"Mean length went from {number(length[0])} to {number(length[1])} tokens, the reward from "
             f"{number(reward[0])} to {number(reward[1])}.",
-            (
-                f"Lower the learning rate{_rate(history)}, and go back to a checkpoint before the growth.",
-                "Read late completions: repetition and filler are typical.",
-                "Look at completions/clipped_ratio: answers that are cut off cannot be paid.",
-            ),
+            DOUBLED,
             ("completions/mean_length", "reward", "completions/clipped_ratio"),
         )
     ]
@@ -102,9 +109,3 @@ def length_doubles_while_the_reward_falls(history: History) -> list[Finding]:
 def _ends(values: Floats) -> tuple[float, float]:
     """Return the mean of the first and of the last steps."""
     return float(values[:WINDOW].mean()), float(values[-WINDOW:].mean())
-
-
-def _rate(history: History) -> str:
-    """Return the learning rate in brackets; nothing where it is not known."""
-    rate = history.settings.get("learning_rate")
-    return f" ({number(rate)})" if isinstance(rate, int | float) else ""
