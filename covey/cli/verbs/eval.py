@@ -120,6 +120,10 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
     from covey.recipes.recipe import SUFFIXES
     from covey.recipes.sources import section_of
 
+    if args.temperature is not None and args.temperature <= 0:
+        raise ConfigError(
+            f"--temperature is {args.temperature:g}; it must be above 0. Use --greedy for the most probable token."
+        )
     values = replaced_values(model, args, folder)
     if args.dataset.endswith(SUFFIXES):
         for option in ("split", "prompt", "rows"):
