@@ -158,10 +158,12 @@ def template_columns(template: Node) -> list[str]:
         raise template.error(
             f"the template cannot be read: {error}. A brace that is meant is doubled."
         ) from error
-    names = [name for _, name, _, _ in parts if name is not None]
-    for name in names:
-        if not name.isidentifier():
+    fields = [part for part in parts if part[1] is not None]
+    names = [str(name) for _, name, _, _ in fields]
+    for _, name, form, conversion in fields:
+        if not str(name).isidentifier() or form or conversion:
+            shown = f"{name}{'!' + conversion if conversion else ''}{':' + form if form else ''}"
             raise template.error(
-                f"the template has {{{name}}}; in braces stands the name of a column, and nothing else."
+                f"the template has {{{shown}}}; in braces stands the name of a column, and nothing else."
             )
     return names
