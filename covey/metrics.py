@@ -170,6 +170,10 @@ class Ledger:
     def add(self, metrics: Metrics) -> None:
         self._pending = merge(self._pending, metrics)
 
+    def names(self) -> set[str]:
+        """Return the names that came in since the last drain."""
+        return set(self._pending)
+
     def drain(self) -> dict[str, Metric]:
         """Return what came in since the last drain, not yet reduced, and start afresh."""
         pending, self._pending = self._pending, {}

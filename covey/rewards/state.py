@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol, cast
 
-from covey.errors import warn
+from covey.errors import CheckpointError, warn
 from covey.rewards.contract import Reward, RewardFunction
 
 
@@ -25,7 +25,13 @@ def restore(rewards: Iterable[Reward], states: Mapping[str, object]) -> list[str
     """Give rewards their states back; return, for people, the rewards that found none and the states that nobody took."""
     owners = kept_memories(rewards)
     for name in owners.keys() & states.keys():
-        owners[name].load_state_dict(states[name])
+        try:
+            owners[name].load_state_dict(states[name])
+        except Exception as error:  # a reward's own code
+            raise CheckpointError(
+                f"Reward {name!r} cannot go on from its state in the checkpoint: load_state_dict raised "
+                f"{type(error).__name__}: {error}. Resume with the reward that wrote it, or let it read older states too."
+            ) from error
     new = [
         f"reward {name!r} has no state and starts without memory"
         for name in sorted(owners.keys() - states.keys())

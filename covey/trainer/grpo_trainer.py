@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -30,28 +31,31 @@ from transformers import (
 )
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
 from covey.errors import DatasetError
 from covey.metrics import Largest, Ledger, Mean, Total, merge
 from covey.models.fitness import unknown_ids
+from covey.plan import Plan
 from covey.runs.terminal.any_encoding import any_encoding
 from covey.sample.engine import Engine, in_order
 from covey.sample.given_data import as_eval_dataset, is_map_style, readable
 from covey.score.dynamic_sampling import DynamicSampling
 from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
-from covey.trainer import checks
+from covey.trainer import checks, other_names, rehearsal
 from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
-from covey.trainer.checkpoint.state import RunState, checked_reward_states
+from covey.trainer.checkpoint.state import RunState, checked_reward_states, dataset_digest
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
 from covey.trainer.data import Numbered, make_loader
 from covey.trainer.distributed import gather, gather_on_main
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
+from covey.trainer.late_settings import Settings
+from covey.trainer.model_card import model_card
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (
     ModelSource,
@@ -69,6 +73,7 @@ from covey.trainer.parts import (
     prepare_gradients,
     signal_test,
 )
+from covey.trainer.run_lock import only_run
 from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
 from covey.types import Group, Prompt, ScoredGroup
 from covey.update.micro_batch import MicroBatch
@@ -82,6 +87,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OF_A_ROUND = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
+    "num_generations", "num_iterations", "max_completion_length", "seed", "learning_rate",
+)  # fmt: skip
+"""Settings that a checkpoint keeps: those of a round of sampling, and the learning rate, which the schedule starts from."""
+
 TRAINING, EVALUATION = 0, 1
 """First part of the step that random numbers depend on: evaluation has numbers of its own."""
 
@@ -91,7 +102,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     Args:
         model: the policy: a name, a folder, a `ModelConfig`, a module, or a `PeftModel`.
-        reward_funcs: one reward or a list. A function `f(completions, ...)` → one number or None per completion; the
+        reward_funcs: one reward, a list or a mixture. A function `f(completions, ...)` → one number or None per completion; the
             name or folder of a reward model; or such a module.
         args: settings; the defaults where None.
         train_dataset: rows with a column `prompt` (text or messages); other columns reach the rewards. Map-style or
@@ -111,7 +122,7 @@ class GRPOTrainer(CheckpointedTrainer):
 
     Overridden hooks of `transformers.Trainer`: `get_train_dataloader` (rows of a rollout), `get_batch_samples`,
     `compute_loss`, `training_step` (repeats what ran out of memory), `_get_grad_norm` (drops a step that is not finite),
-    `evaluate` (samples and scores; no loss), `train` and `log` (the run's record), `floating_point_ops`, and those of
+    `evaluate` (samples and scores), `train` and `log` (the run's record), `floating_point_ops`, and those of
     `covey.trainer.checkpoint.saving`.
 
     Raises:
@@ -128,7 +139,7 @@ class GRPOTrainer(CheckpointedTrainer):
     def __init__(
         self,
         model: str | ModelConfig | nn.Module,
-        reward_funcs: object,
+        reward_funcs: object = None,
         args: GRPOConfig | None = None,
         train_dataset: object = None,
         eval_dataset: object = None,
@@ -141,7 +152,10 @@ class GRPOTrainer(CheckpointedTrainer):
         quantization_config: QuantizationConfigMixin | None = None,
         compute_metrics: Callable[[Evaluation], Mapping[str, float]] | None = None,
         loss: Loss | None = None,
+        **others: object,
     ) -> None:
+        other_names.check_hooks(type(self), GRPOTrainer)
+        processing_class = other_names.checked_arguments(others, args, processing_class)
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
@@ -150,11 +164,11 @@ class GRPOTrainer(CheckpointedTrainer):
         data = checks.checked_data(args, rewards, train_dataset, eval_dataset)
         check_best_metric(args, rewards, data.evals, compute_metrics is not None)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
+        rehearsal.check(args, policy, tokenizer, optimizers[0])
         unknown = unknown_ids(tokenizer, policy, ending)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id)
         self.prompts = make_prompts(args, tokenizer, policy, data.train)
-        self.plan = self.prompts.plan
         checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending)
         super().__init__(
             model=policy,
@@ -166,25 +180,34 @@ class GRPOTrainer(CheckpointedTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        # Some releases know no `loss_is_scaled_for_ga`; there this stops the division by the accumulation.
-        self.model_accepts_loss_kwargs = True
+        self.model_accepts_loss_kwargs = True  # no division by the accumulation, in any release
         self.compute_metrics = compute_metrics  # type: ignore[assignment]
         prepare_gradients(policy, self.accelerator)
-        task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
         self.run_log = make_run_log(args, self.plan, weights, policy, source.name, data.train)
-        self.run_log.task_column = task_column
-        self.run_log.note({**task_metrics((), task_column, tasks), "num_tokens": Total(0)})
+        self.run_log.task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
+        self.run_log.note({**task_metrics((), self.run_log.task_column, tasks), "num_tokens": Total(0)})
         self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
-        self.scorer = make_scorer(args, rewards, weights)
-        self.has_signal = signal_test(args, weights)
-        self.rollout = RolloutBuffer()
+        self.scorer, self.has_signal = make_scorer(args, rewards, weights), signal_test(args, weights)
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
             args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
         )
-        self.num_weights = sum(p.numel() for p in policy.parameters())
-        self.stop = StopAfterStep(StopSignals(self.is_world_process_zero(), args.world_size > 1), gather)
+        self.num_weights, self.rollout = sum(p.numel() for p in policy.parameters()), RolloutBuffer()
         self._add_callbacks()
+        self.settings = Settings(args, loss)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what scripts for other trainers call by this name; asked for where there is no such attribute."""
+        return other_names.read(self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Assign an attribute; one that stands for a setting acts as the setting does."""
+        if not other_names.assign(self, name, value):
+            super().__setattr__(name, value)
+
+    def heed_settings(self) -> None:
+        """Let settings act that were changed after the trainer was made; see `covey.trainer.late_settings`."""
+        self.settings.heed(self)
 
     def _add_callbacks(self) -> None:
         """Add what stops, closes and records a run, in this order; Covey's display takes the place of transformers' own."""
@@ -194,6 +217,8 @@ class GRPOTrainer(CheckpointedTrainer):
             from covey.trainer.notebook import NotebookTable
 
             self.add_callback(NotebookTable())
+        signals = StopSignals(self.is_world_process_zero(), self.args.world_size > 1)
+        self.stop = StopAfterStep(signals, gather)
         for callback in (self.stop, EndOfEpoch(), _RunCallback(self)):
             self.add_callback(callback)
 
@@ -210,6 +235,7 @@ class GRPOTrainer(CheckpointedTrainer):
         if self.rollout.is_spent:
             if not rows:
                 return [], None
+            self.heed_settings()
             samples = samples_of(self._sample_and_score(rows), self.args.mask_truncated_completions)
             cut, accumulation = self.prompts.micro_batch_rows(), self.plan.accumulation
             batches = self.updater.build_micro_batches(samples, cut, accumulation)
@@ -271,10 +297,7 @@ class GRPOTrainer(CheckpointedTrainer):
     def _read_or_save(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; where a row cannot be used in any process, save the steps so far and raise.
 
-        Called between two optimizer steps, before anything is sampled. Collective.
-
-        Raises:
-            DatasetError: in all processes.
+        Called between two optimizer steps, before anything is sampled. Collective: raises DatasetError in all processes.
         """
         try:
             rows, fault = read(), None
@@ -283,8 +306,8 @@ class GRPOTrainer(CheckpointedTrainer):
         fault = first_fault(gather(fault))
         if fault is None:
             return cast(T, rows)
-        is_saved = self.stop.saved_at == self.state.global_step and self.save_fault is None
-        if self.is_in_train and self.state.global_step and not is_saved:
+        step = self.state.global_step
+        if self.is_in_train and step and (self.stop.saved_at != step or self.save_fault is not None):
             self._save_checkpoint(self.model_wrapped, None)
         saved = self.last_checkpoint() if self.is_in_train else None
         ways = f" The run is saved in {saved}: mend the row, and go on from there." if saved else ""
@@ -298,10 +321,16 @@ class GRPOTrainer(CheckpointedTrainer):
         inputs: dict[str, MicroBatch],
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
-        """Return the share of one micro-batch, or of a part of one, in the loss of its optimizer step."""
+    ) -> Tensor | tuple[Tensor, dict[str, MicroBatch]]:
+        """Return the share of one micro-batch, or of a part of one, in the loss of its optimizer step.
+
+        Args:
+            inputs: `{"batch": MicroBatch}`.
+            return_outputs: return the inputs too; there are no other outputs.
+        """
         # Gradients are averaged over processes; the weights already hold the totals over all of them.
-        return self.updater.loss(model, inputs["batch"]) * self.args.world_size
+        loss = self.updater.loss(model, inputs["batch"]) * self.args.world_size
+        return (loss, inputs) if return_outputs else loss
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
@@ -338,11 +367,12 @@ class GRPOTrainer(CheckpointedTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Sample and score every row of the evaluation dataset once; no loss, and no trace in the training run.
+        """Sample and score every row of the evaluation dataset once, without a trace in the training run.
 
         Returns:
             The training metrics' names with a prefix: `eval_reward`, `eval_rewards/<name>/mean`, ...; 95 % intervals over
-            prompts, pass@k, the same for each task, and what `compute_metrics` gave.
+            prompts, pass@k, the same for each task, and what `compute_metrics` gave. `eval_loss` is minus `eval_reward`: what
+            GRPO minimises, with nothing of the loss that training logs.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str) and isinstance(self.eval_dataset, dict) and dataset in self.eval_dataset:
@@ -358,7 +388,31 @@ class GRPOTrainer(CheckpointedTrainer):
         return {name: value for result in results for name, value in result.items()}
 
     def _evaluate_one(self, dataset: Iterable[Mapping[str, object]], prefix: str) -> dict[str, float]:
+        named, _ = self._sample_and_record(dataset, prefix, is_logged=True)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
+        return named
+
+    def predict(
+        self, test_dataset: object, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Sample and score every row once, as `evaluate` does.
+
+        Returns:
+            `predictions`: the reward of each completion, shape (rows, num_generations_eval), NaN where nothing scored it;
+            no `label_ids`; `metrics`: those of `evaluate`.
+        """
+        rows = cast(Iterable[Mapping[str, object]], test_dataset)
+        named, groups = self._sample_and_record(rows, metric_key_prefix, is_logged=False)
+        rewards = np.array([[np.nan if t is None else t for t in s.totals] for s in groups])
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, named)
+        return PredictionOutput(predictions=rewards, label_ids=None, metrics=named)
+
+    def _sample_and_record(
+        self, dataset: Iterable[Mapping[str, object]], prefix: str, is_logged: bool
+    ) -> tuple[dict[str, float], list[ScoredGroup]]:
+        """Return the metrics of an evaluation with their prefix, and its groups; the record has both."""
         start = time.perf_counter()
+        self.heed_settings()
         rank, ranks, reader = self.args.process_index, self.args.world_size, self.prompts.reader
         prompts = self._read_or_save(lambda: own_prompts(readable(dataset), reader, rank, ranks))
         self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
@@ -374,6 +428,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine.sleep()
         # `compute_metrics` and callbacks on every process look at the whole evaluation.
         metrics, groups = joined(gather((sums, own)), self.args.task_column)
+        metrics |= {"loss": -metrics["reward"]} if "reward" in metrics else {}
         try:
             metrics |= more_numbers(cast(Any, self.compute_metrics), groups, metrics.keys(), prefix)
         finally:  # Covey's own numbers are not lost where the user's fail
@@ -383,9 +438,34 @@ class GRPOTrainer(CheckpointedTrainer):
             named = {f"{prefix}_{name}": value for name, value in metrics.items()}
             name = prefix.removeprefix("eval").removeprefix("_") or "eval"
             self.run_log.record_evaluation(name, self.state.global_step, metrics, groups)
-            self.log(named)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
-        return named
+            if is_logged:
+                self.log(named)
+        return named, groups
+
+    hyperparameter_search = other_names.refused("hyperparameter_search")
+    evaluation_loop = other_names.refused("evaluation_loop")
+    prediction_step = other_names.refused("prediction_step")
+    get_eval_dataloader = other_names.refused("get_eval_dataloader")
+    get_test_dataloader = other_names.refused("get_test_dataloader")
+
+    def create_model_card(  # type: ignore[override]  # the order of other GRPO trainers; all names of the base class are taken
+        self,
+        model_name: str | None = None,
+        dataset_name: str | None = None,
+        tags: str | list[str] | None = None,
+        **others: Any,
+    ) -> None:
+        """Write README.md into output_dir: the base model, the data set, the rewards and how to train it again.
+
+        Args:
+            others: what `transformers.Trainer.create_model_card` takes: finetuned_from, language, license, dataset, ...
+        """
+        if self.is_world_process_zero():
+            base = others.pop("finetuned_from", None) or self.run_log.facts["model"].get("name")
+            card = model_card(
+                self.args, list(self.run_log.rewards), model_name, base, dataset_name, tags, others
+            )
+            Path(self.args.output_dir or ".", "README.md").write_text(card, encoding="utf-8")
 
     # --- a run, from its first step to its end ------------------------------------------------------------------------
 
@@ -406,13 +486,22 @@ class GRPOTrainer(CheckpointedTrainer):
 
         Raises:
             CheckpointError: the checkpoint that was asked for is damaged, or none is whole.
+            ConfigError: another run goes on in output_dir, or a setting was changed that cannot act any more.
             RunStopped: a signal stopped the run; it ends the program unless it is caught.
         """
         if self.train_dataset is None:
             raise DatasetError("There is nothing to train on. Pass train_dataset.")
+        self.heed_settings()
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
-        checkpoint = self.choose_checkpoint(asked)
         checked_reward_states(self.scorer.rewards)
+        folder, is_first = Path(self.args.output_dir or "."), self.is_world_process_zero()
+        with only_run(folder, is_first, gather):
+            return self._train(self.choose_checkpoint(asked), trial, ignore_keys_for_eval)
+
+    def _train(
+        self, checkpoint: str | None, trial: object, ignore_keys_for_eval: list[str] | None
+    ) -> TrainOutput:
+        """Train, and close the run's record whatever the end."""
         self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
         self.updater.bonus = make_entropy_bonus(self.args)
         try:
@@ -460,12 +549,15 @@ class GRPOTrainer(CheckpointedTrainer):
         self.run_log.record_step(step, metrics)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with the metrics that came in since the last training log."""
+        """Log, with the metrics that came in since the last training log; the last entry has those of the steps not logged yet."""
         if "loss" in logs:
             tokens = self.state.num_input_tokens_seen
             logs = {**logs, **self.run_log.reduce_log(), "num_tokens": tokens}
         if "train_loss" in logs:  # the Trainer's own is that of the steps since the last start
-            logs |= self.run_log.reduce_run()
+            tail = self.run_log.reduce_tail()
+            if tail:
+                tail["num_tokens"] = self.state.num_input_tokens_seen
+            logs |= {**tail, **self.run_log.reduce_run()}
         super().log(logs, start_time)
         self.run_log.show_log(logs, self.state.global_step)
         if "loss" in logs:
@@ -483,6 +575,8 @@ class GRPOTrainer(CheckpointedTrainer):
             rewards=self.scorer.rewards,
             reference=self.updater.reference if self.args.sync_ref_model else None,
             clock=self.prompts.reader.clock,
+            settings={name: getattr(self.args, name) for name in OF_A_ROUND},
+            dataset=dataset_digest(self.train_dataset),
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -497,6 +591,11 @@ class GRPOTrainer(CheckpointedTrainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Return 6 per weight and token (arXiv:2001.08361, section 2.1)."""
         return 6 * inputs["batch"].num_tokens * self.num_weights
+
+    @property
+    def plan(self) -> Plan:
+        """The plan: what the batch settings mean."""
+        return self.prompts.plan
 
     @property
     def _present_step(self) -> int:

@@ -16,7 +16,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from covey.config import GRPOConfig, ModelConfig
 from covey.config.choices import LOSS_TYPES
 from covey.config.threads import settle_threads
-from covey.errors import ConfigError, LoadingError
+from covey.errors import ConfigError, LoadingError, RewardError
 from covey.metrics import Total
 from covey.models import adapters, fitness, loading
 from covey.models.inspect import balancing_coef, context_length
@@ -72,7 +72,16 @@ class ModelSource:
 def load_rewards(
     args: GRPOConfig, functions: object, tokenizers: object
 ) -> tuple[Mixture, Mapping[str, float]]:
-    """Return the rewards and their weights by name."""
+    """Return the rewards and their weights by name.
+
+    Raises:
+        RewardError: there are none, or they cannot be used.
+    """
+    if functions is None:
+        raise RewardError(
+            "reward_funcs is missing: GRPO learns from rewards. Give a function of completions, a reward model's name, a list "
+            "of them, or a Mixture."
+        )
     rewards = as_mixture(functions, tokenizers, args.device)
     return rewards, checks.reward_weights(rewards, args.reward_weights)
 
@@ -99,7 +108,7 @@ def as_mixture(
         tokenizers = [processing_classes] * len(listed)
     if len(tokenizers) != len(listed):
         raise LoadingError(
-            f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards. Give one per reward (None "
+            f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards: the numbers must match. Give one per reward (None "
             "for functions), or a single one for all."
         )
     rewards: list[Any] = []

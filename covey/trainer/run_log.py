@@ -22,8 +22,9 @@ from covey.runs.hints import Hint, HintWatch
 from covey.runs.record import schema
 from covey.runs.record.completions_jsonl import CompletionLog, completion_rows
 from covey.runs.record.group_statistics import group_statistics
+from covey.runs.record.header import start_time
 from covey.runs.record.tables import printed, send
-from covey.runs.record.writer import End, RunWriter
+from covey.runs.record.writer import End, RunWriter, add_evaluation
 from covey.runs.terminal.display import Display
 from covey.types import Gather, ScoredGroup
 
@@ -59,8 +60,20 @@ class RunLog:
         self.hints: HintWatch | None = None
         self.display: Display | None = None
         self.completions: CompletionLog | None = None
+        self.earlier: list[tuple[str, Mapping[str, float], Sequence[ScoredGroup]]] = []
+        """Evaluations before the run, which wait for its record."""
+        self.record: tuple[Path, float] | None = None
+        """Folder and start of the record that was closed last; an evaluation after the run goes there."""
         self._sampled: tuple[int, Sequence[ScoredGroup], Mapping[str, float] | None] = (0, (), None)
         """The step that was sampled for last, its groups, and their statistics."""
+
+    def change_settings(
+        self, args: GRPOConfig, rewards: Mapping[str, float], plan: Plan, changes: str, step: int
+    ) -> None:
+        """Go on with other settings, which the record names from here on."""
+        self.args, self.rewards, self.plan = args, rewards, plan
+        self.settings = {**args.to_dict(), "display": self.settings["display"]}
+        self.event("settings", f"Settings changed: {changes}.", step)
 
     # --- metrics, on every process ----------------------------------------------------------------------------------
 
@@ -92,6 +105,11 @@ class RunLog:
     def reduce_log(self) -> dict[str, float]:
         """Return the metrics since the last log over all processes. Collective."""
         return self._reduced(self.log)
+
+    def reduce_tail(self) -> dict[str, float]:
+        """Return the metrics of the steps since the last log, at the end of a run; none where every step was logged. Collective."""
+        steps = sum(bool(part) for part in self.gather("loss" in self.log.names()))
+        return self.reduce_log() if steps else {}
 
     def reduce_run(self) -> dict[str, float]:
         """Return the mean loss over all steps of the run, those before a checkpoint included."""
@@ -133,6 +151,9 @@ class RunLog:
                 task_column=self.task_column,
                 resume_step=step or None,
             )
+            for evaluation in self.earlier if step == 0 else ():
+                self.writer.evaluation(evaluation[0], 0, *evaluation[1:])
+        self.earlier.clear()
         if self.args.log_completions:
             self.completions = CompletionLog(folder / "completions.jsonl", step)
 
@@ -180,9 +201,14 @@ class RunLog:
     def record_evaluation(
         self, name: str, step: int, metrics: Mapping[str, float], groups: Sequence[ScoredGroup] = ()
     ) -> None:
-        """Record an evaluation; `metrics` without the prefix `eval_`."""
+        """Record an evaluation; `metrics` without the prefix `eval_`. One before the run waits for the record; one after it is added."""
         if self.writer is not None:
             self.writer.evaluation(name, step, metrics, groups)
+        elif self.args.record and self.args.process_index == 0:
+            if self.record is None:
+                self.earlier.append((name, metrics, groups))
+            elif start_time(self.record[0]) == self.record[1]:
+                add_evaluation(self.record[0], self.args.task_column, name, step, metrics, groups)
         if self.hints is not None:
             self.hints.evaluation(name, step, metrics, sum(len(g.totals) for g in groups))
 
@@ -211,9 +237,10 @@ class RunLog:
                 file.sync()
 
     def close(self, end: End, message: str | None = None, **details: object) -> None:
-        """Close record and display; what comes later, such as an evaluation, is no part of the run."""
+        """Close record and display; an evaluation that comes later is added to the closed record."""
         if self.writer is not None:
             self.writer.close(end, message, **details)
+            self.record = self.writer.folder, start_time(self.writer.folder) or 0.0
         if self.display is not None:
             self.display.close()
         self.writer = self.hints = self.display = self.completions = None

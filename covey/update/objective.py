@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from covey.errors import ConfigError
-from covey.metrics import Metric
+from covey.metrics import Mean, Metric
 from covey.types import KlEstimator
 from covey.update.kl import k3, kl_loss
 from covey.update.losses.clipped import Clipped
@@ -58,6 +58,8 @@ class Objective:
         losses, metrics = checked_losses(name, result, terms)
         factor, factor_metrics = policy_factor(terms, self.correction, self.off_policy_threshold)
         total = losses if factor is None else losses * factor
+        # A sum over the step: it counts no tokens. What was noted of the parts of a micro-batch adds up.
+        metrics["policy_loss"] = Mean(float((total.detach() * terms.weights).sum()), 0.0)
         ratios = ratio(terms.logprobs, terms.old_logprobs)
         metrics |= factor_metrics | gap_metrics(terms) | {"ratio/mean": terms.mean(ratios)}
         metrics["ratio/bounded"] = terms.mean((terms.logprobs - terms.old_logprobs).abs() > BOUND)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from covey.errors import LoadingError
+from covey.errors import CheckpointError, LoadingError
 
 WRAPPED = "_checkpoint_wrapped_module."
 """Part of the names of parameters inside checkpointing wrappers."""
@@ -68,8 +68,17 @@ class Reference:
         return {"values": values, "sharded": sorted(self.sharded)}
 
     def restore(self, state: ReferenceState) -> None:
-        """Continue from a saved state, on the devices of the present values."""
+        """Continue from a saved state, on the devices of the present values.
+
+        Raises:
+            CheckpointError: it is that of other weights.
+        """
         saved = state["values"]
+        if other := sorted(set(self.values) ^ set(saved)):
+            raise CheckpointError(
+                f"The reference in the checkpoint holds {len(saved)} weights, and this policy trains {len(self.values)}: {other[0]!r} "
+                "is in one of them alone. Resume with the model, adapter and version that the run was started with."
+            )
         self.values = {name: saved[name].to(value.device) for name, value in self.values.items()}
         self.sharded = set(state["sharded"])
 

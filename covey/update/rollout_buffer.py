@@ -7,8 +7,10 @@ written goes into it, so that a resumed run continues inside.
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,15 +71,35 @@ class RolloutBuffer:
                 f"The checkpoint stopped inside a round of sampling, and {path.with_suffix('.json')} is missing. It was "
                 "written by another number of processes or by another program. Resume from another checkpoint."
             )
-        state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if state["position"] != position:
+        try:
+            state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            batches = _batches(state["batches"], torch.load(path.with_suffix(".pt"), weights_only=True))
+            written = int(state["position"]), int(state["iterations"])
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            pickle.UnpicklingError,
+            RuntimeError,
+            OSError,
+        ) as error:
             raise CheckpointError(
-                f"{path.with_suffix('.json')} stopped after {state['position']} micro-batches, and the settings of this run "
+                f"The round of sampling in {path.with_suffix('.json')} and .pt cannot be read ({type(error).__name__}: {error}): "
+                "another version wrote it, or it was changed. Resume from a checkpoint between two rounds, or with the version "
+                "that wrote it."
+            ) from error
+        if written[0] != position:
+            raise CheckpointError(
+                f"{path.with_suffix('.json')} stopped after {written[0]} micro-batches, and the settings of this run "
                 f"put the checkpoint after {position}. Resume with the batch settings that the run was started with."
             )
-        for texts in state["batches"]:  # JSON has no tuples
-            texts["rows"] = tuple(texts["rows"])
-            texts |= {name: [tuple(ids) for ids in texts[name]] for name in ("prompts", "completions")}
-        tensors = torch.load(path.with_suffix(".pt"), weights_only=True)
-        self.batches = [MicroBatch(**f, **t) for f, t in zip(state["batches"], tensors, strict=True)]
-        self.iterations, self.position = state["iterations"], position
+        self.batches, self.iterations, self.position = batches, written[1], position
+
+
+def _batches(texts: list[dict[str, Any]], tensors: list[dict[str, Any]]) -> list[MicroBatch]:
+    """Return saved micro-batches, from what JSON holds of them and their tensors."""
+    for part in texts:  # JSON has no tuples
+        part["rows"] = tuple(part["rows"])
+        part |= {name: [tuple(ids) for ids in part[name]] for name in ("prompts", "completions")}
+    return [MicroBatch(**f, **t) for f, t in zip(texts, tensors, strict=True)]

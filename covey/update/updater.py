@@ -190,14 +190,19 @@ class Updater:
 
     def note_update(self, batch: MicroBatch) -> None:
         """Note metrics of a micro-batch, once all of its parts have gone through."""
+        policy = 0.0
         for _, metrics, _ in self._parts:
             if isinstance(entropy := metrics["entropy"], Mean):
                 self.bonus.observe(entropy)
+            if isinstance(part := metrics.pop("policy_loss"), Mean):
+                policy += part.total
             self.note(metrics)
         if math.isfinite(value := sum(float(loss) for loss, _, _ in self._parts)):
             # Summed over the micro-batches of a step; over steps and processes, which the weight makes up for, the mean.
-            is_first = batch is self.batches[0]
-            self.note({"loss": Mean(value * self.oom_retry.ranks, float(is_first))})
+            ranks, is_first = self.oom_retry.ranks, float(batch is self.batches[0])
+            self.note({"loss": Mean(value * ranks, is_first)})
+            if self.objective.beta or self.bonus.is_used:
+                self.note({"policy_loss": Mean(policy * ranks, is_first)})
         rows = batch.num_dropped + batch.num_rows
         self.note({"update/dropped_share": Mean(batch.num_dropped, rows)})
         self.note({"update/out_of_memory": Total(0)})

@@ -235,7 +235,10 @@ def test_a_run_that_goes_back_does_not_find_its_undone_steps_again(tmp_path):
 
 
 @pytest.mark.parametrize("save_steps", [1, 100])
-def test_a_row_that_cannot_be_used_costs_no_step(tmp_path, save_steps):
+def test_a_row_that_cannot_be_used_costs_no_step(tmp_path, save_steps, monkeypatch):
+    monkeypatch.setattr(
+        "covey.trainer.checks.MOST_RENDERED", 0
+    )  # as where the row stands behind the first thousand
     folder, run = tiny_policy(tmp_path / "m", generation=MANY_ENDS), tmp_path / "run"
     settings = {**SETTINGS, "shuffle_dataset": False, "save_strategy": "steps", "save_steps": save_steps}
     settings |= {"use_adaptive_entropy": True, "entropy_target": 4.0}

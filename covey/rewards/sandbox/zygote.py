@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import socket
@@ -66,6 +65,8 @@ class Zygote:
     ) -> None:
         if not hasattr(os, "fork"):
             raise SandboxError(f"Code cannot be run in a child process on {sys.platform}: there is no fork.")
+        import fcntl  # of Unix alone; without it this module is imported all the same
+
         self._lock = threading.Lock()
         self._is_lost = False
         self._control, low = socket.socketpair()

@@ -23,7 +23,14 @@ def nothing_is_scored(groups: Sequence[ScoredGroup]) -> str | None:
     """Return the warning for a step of which no completion has a total."""
     if not groups or any(total is not None for s in groups for total in s.totals):
         return None
-    return "No reward applied to any completion of this round: all of them returned None, or failed. The step changes nothing."
+    columns = ", ".join(
+        f"{name}={str(value)[:60]!r}" for name, value in groups[0].group.prompt.columns.items()
+    )
+    row = f"Row {groups[0].group.prompt.row} has {columns or 'no column but the prompt'}. "
+    return (
+        "No reward applied to any completion of this round: all of them returned None, or failed. The step changes nothing. "
+        f"{row}Look whether the rewards find there what they ask for."
+    )
 
 
 def all_groups_agree(groups: Sequence[ScoredGroup]) -> str | None:

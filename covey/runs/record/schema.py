@@ -112,6 +112,7 @@ EVENT_KINDS = {
     "started": "a process began the run; details: pid, host, boot",
     "resumed": "a process goes on from a checkpoint; what was recorded after that step was taken out",
     "checkpoint": "a checkpoint was written",
+    "settings": "settings were changed while the run went on",
     "warning": "something the user asked for is done differently",
     "reward_failure": "a reward failed on samples; details: reward, count, error, group, index",
     "hint": "a rule found something; details: the hint",

@@ -209,6 +209,10 @@ class RunWriter:
             return
         self._report_losses()
         self.event(end, message or f"Run {end}.", None, **details)
+        self.release()
+
+    def release(self) -> None:
+        """Close the files, and say nothing of the run."""
         self._keep(self._groups.close)
         for file in self._lines.values():
             file.close()
@@ -253,3 +257,18 @@ class RunWriter:
                 "reward_failure", f"Reward {name!r} failed on {samples}.", step,
                 reward=name, count=len(found), error=error, group=number, index=index,
             )  # fmt: skip
+
+
+def add_evaluation(
+    folder: Path,
+    task_column: str,
+    name: str,
+    step: int,
+    metrics: Mapping[str, float],
+    groups: Sequence[ScoredGroup],
+) -> None:
+    """Add an evaluation to a record that is closed; how the run ended stays as it is."""
+    writer = RunWriter(folder, read_header(folder), task_column)
+    writer.evaluation(name, step, metrics, groups)
+    writer.sync()
+    writer.release()

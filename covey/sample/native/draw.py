@@ -14,13 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covey.sample.sampling import Sampling
+if TYPE_CHECKING:
+    from covey.sample.sampling import Sampling
 
 NEVER = float("-inf")
 

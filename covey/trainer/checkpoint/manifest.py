@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypedDict, cast
 
 VERSION = 1
@@ -54,13 +54,28 @@ def write_manifest(folder: Path, step: int) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a checkpoint; None where there is none that can be read."""
+    """Return the manifest of a checkpoint; None where there is none, or one that can be read and vouches for files in it."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    is_one = isinstance(manifest, dict) and isinstance(manifest.get("files"), dict)
+    if not isinstance(manifest, dict) or manifest.get("version", VERSION) not in range(1, VERSION + 1):
+        return None
+    files = manifest.get("files")
+    is_one = isinstance(files, dict) and files and all(_vouches(name, entry) for name, entry in files.items())
     return cast(Manifest, manifest) if is_one else None
+
+
+def _vouches(name: str, entry: object) -> bool:
+    """Return whether an entry names a file inside its checkpoint, with size and digest: a damaged manifest is believed nothing."""
+    path = PurePosixPath(name)
+    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in name and "\\" not in name
+    return (
+        is_inside
+        and isinstance(entry, dict)
+        and type(entry.get("bytes")) is int
+        and isinstance(entry.get("sha256"), str)
+    )
 
 
 def damage(folder: Path) -> str | None:

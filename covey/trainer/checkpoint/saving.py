@@ -8,6 +8,7 @@ goes on from one becomes the run that was stopped.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,7 +20,7 @@ from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
 
-from covey.errors import warn
+from covey.errors import CheckpointError, warn
 from covey.trainer.checkpoint.choosing import Choice, choose
 from covey.trainer.checkpoint.faults import Faults, first_fault
 from covey.trainer.checkpoint.folders import (
@@ -32,6 +33,7 @@ from covey.trainer.checkpoint.folders import (
     tidy,
 )
 from covey.trainer.checkpoint.manifest import write_manifest
+from covey.trainer.checkpoint.schedule import Wanted
 from covey.trainer.checkpoint.state import RunState, load_state, save_state
 from covey.trainer.distributed import gather
 
@@ -116,14 +118,33 @@ class CheckpointedTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load the rest of the state too; that of the Trainer is already known here."""
-        super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        state = self.run_state()
-        load_state(checkpoint, self.args.process_index, state)
+        state, optimizer = self.run_state(), self.optimizer
+        wanted = Wanted(optimizer, self.lr_scheduler, self.args.learning_rate)
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                f"{checkpoint} cannot be read: the state of optimizer or schedule holds more than tensors ({error})."
+            ) from error
+        before = load_state(checkpoint, self.args.process_index, state)
+        if not self.is_deepspeed_enabled:
+            wanted.apply(optimizer, self.lr_scheduler, before.get("learning_rate"))
         for batch in state.rollout.batches:
             vars(batch).update(vars(batch.to(self.args.device)))
         self._rng_checkpoint = checkpoint
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Warn of weights that the checkpoint lacks, but not of those that are tied to one that it has."""
+        policy: Any = self.model
+        weights = dict(policy.named_parameters(remove_duplicate=False))
+        missing = set(load_result.missing_keys)
+        read = {id(weight) for name, weight in weights.items() if name not in missing}
+        load_result.missing_keys[:] = [
+            n for n in load_result.missing_keys if n not in weights or id(weights[n]) not in read
+        ]
+        super()._issue_warnings_after_load(load_result)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Load the random numbers once; the Trainer would do so after the first batch of a resumed epoch, when rewards

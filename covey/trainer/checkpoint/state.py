@@ -11,6 +11,7 @@ What is sampled needs no state: its random numbers depend on the seed, the step,
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import pickle
@@ -18,13 +19,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from covey.errors import CheckpointError, RewardError
+from covey.errors import CheckpointError, RewardError, warn
 from covey.metrics import Ledger
 from covey.rewards.mixture import Mixture, MixtureState
 from covey.sample.chat import Clock
+from covey.sample.given_data import is_map_style
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
@@ -45,6 +48,10 @@ class RunState:
     reference: Reference | None
     """None where it does not move."""
     clock: Clock
+    settings: Mapping[str, object]
+    """Settings that a round of sampling was made with, and may not change inside it; and the learning rate."""
+    dataset: str
+    """Digest of the training set, to know another one by."""
 
 
 def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
@@ -61,6 +68,8 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
         "nonfinite_in_a_row": state.nonfinite.in_a_row,
         "clock": state.clock.start.isoformat(),
+        "settings": dict(state.settings),
+        "dataset": state.dataset,
     }
     (folder / f"run{rank}.json").write_text(json.dumps(run), encoding="utf-8")
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
@@ -69,18 +78,19 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         torch.save(state.reference.state(), folder / name)
 
 
-def load_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
-    """Read this process's share of a checkpoint into the parts of a run.
+def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, Any]:
+    """Read this process's share of a checkpoint into the parts of a run; return the settings that it was written with.
 
     Raises:
         CheckpointError: something that this point of the run needs is missing, or belongs to another run.
     """
     folder = Path(checkpoint) / "covey"
-    state.rollout.load(folder / f"rank{rank}", state.position)
     file = folder / f"run{rank}.json"
     run = (
         json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     )  # none is left by another number of processes
+    check_settings(run, state, (folder / f"rank{rank}.json").exists())
+    state.rollout.load(folder / f"rank{rank}", state.position)
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):
             ledger.restore(run["ledgers"][name])
@@ -96,12 +106,63 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         state.bonus.restore(run["entropy"])
     rewards = folder / f"rewards{rank}.pt"
     if rewards.exists():
-        state.rewards.load_state_dict(torch.load(rewards, weights_only=True))
+        state.rewards.load_state_dict(read_tensors(rewards))
     if state.reference is not None:
         own, shared = folder / f"reference{rank}.pt", folder / "reference.pt"
         if not own.exists() and not shared.exists():
             raise CheckpointError(f"{shared} is missing: the reference had moved, and cannot be made anew.")
-        state.reference.restore(torch.load(own if own.exists() else shared, weights_only=True))
+        state.reference.restore(read_tensors(own if own.exists() else shared))
+    return dict(run.get("settings", {}))
+
+
+def read_tensors(path: Path) -> Any:
+    """Return what a file of tensors and plain values holds, without running code from it.
+
+    Raises:
+        CheckpointError: it holds something else, or is damaged.
+    """
+    try:
+        return torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}). It was damaged or exchanged: go on "
+            "from another checkpoint."
+        ) from error
+
+
+def check_settings(saved: Mapping[str, Any], state: RunState, is_inside: bool) -> None:
+    """Compare the settings of a run with those that its checkpoint was written with.
+
+    Args:
+        is_inside: whether the checkpoint was written inside a round of sampling, which goes on as it was planned.
+
+    Raises:
+        CheckpointError: inside a round, a setting that it was made with is another one.
+    """
+    before = saved.get("settings", {})
+    changed = {
+        n: v for n, v in state.settings.items() if n in before and before[n] != v and n != "learning_rate"
+    }
+    if is_inside and changed:
+        listed = ", ".join(f"{name}={value!r} (it was {before[name]!r})" for name, value in changed.items())
+        raise CheckpointError(
+            f"The checkpoint stopped inside a round of sampling, which was made with other settings: {listed}. Resume with the "
+            "batch settings that the run was started with, or from a checkpoint between two rounds."
+        )
+    if saved.get("dataset", state.dataset) != state.dataset:
+        warn(
+            "train_dataset is another one than the checkpoint was written with: from here on it is another run. Resume with the "
+            "rows that the run was started with, or begin a run of its own."
+        )
+
+
+def dataset_digest(dataset: Any) -> str:
+    """Return a digest of how many rows a dataset has, its columns, and the prompts of its first and last row; of a stream, of nothing."""
+    if dataset is None or not is_map_style(dataset) or not len(dataset):
+        return ""
+    ends: Any = dataset[0], dataset[len(dataset) - 1]
+    known = [len(dataset), *(f"{sorted(row)}{row.get('prompt')!r}" for row in ends)]
+    return hashlib.blake2b(repr(known).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
 def checked_reward_states(rewards: Mixture) -> MixtureState:
