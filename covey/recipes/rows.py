@@ -158,12 +158,14 @@ def template_columns(template: Node) -> list[str]:
         raise template.error(
             f"the template cannot be read: {error}. A brace that is meant is doubled."
         ) from error
-    fields = [part for part in parts if part[1] is not None]
-    names = [str(name) for _, name, _, _ in fields]
-    for _, name, form, conversion in fields:
-        if not str(name).isidentifier() or form or conversion:
-            shown = f"{name}{'!' + conversion if conversion else ''}{':' + form if form else ''}"
+    shown_fields = [
+        f"{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}"
+        for _, name, form, conversion in parts
+        if name is not None
+    ]
+    for shown in shown_fields:
+        if not shown.isidentifier():
             raise template.error(
                 f"the template has {{{shown}}}; in braces stands the name of a column, and nothing else."
             )
-    return names
+    return shown_fields

@@ -11,7 +11,6 @@ import copyreg
 import dis
 import functools
 import hashlib
-import inspect
 import sys
 import sysconfig
 import types
@@ -26,6 +25,17 @@ _COVEY = str(Path(__file__).parents[1])
 _INSTALLED = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_COVEY}
 )
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
+_OF_PYTHON = (
+    types.BuiltinFunctionType,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+)
+"""What Python itself makes, and tells by its name."""
 _NOT_CODE = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__", "__module__", "_abc_impl", "__firstlineno__",
                        "__static_attributes__", "__dataclass_fields__", "__dataclass_params__"})  # fmt: skip
 """Entries of a class that its results do not hang on, or that are told by others."""
@@ -50,18 +60,14 @@ class _Walk:
         self._count = 0
 
     def parts(self, value: object) -> Iterator[bytes]:
-        """Yield what a value is made of.
-
-        Raises:
-            TypeError: something in it has no content that could be told.
-        """
+        """Yield what a value is made of; raise where something in it has no content that could be told."""
         self._count += 1
         if self._count > MAX_PARTS:
             raise TypeError("too much to tell")
-        if value is None or value is ... or isinstance(value, bool | int | float | complex | str | bytes):
+        if isinstance(value, _PLAIN):
             yield f"{type(value).__qualname__} {value!r}".encode("utf-8", "surrogatepass")
-            if type(value).__module__ == "builtins":
-                return
+        if type(value) in _PLAIN:
+            return
         if id(value) in self._met:
             yield b"met %d" % self._met[id(value)][0]
             return
@@ -98,17 +104,18 @@ class _Walk:
         elif isinstance(value, types.ModuleType):  # what code takes out of it is told where the code is
             known = _installed(getattr(value, "__file__", None) or "")
             yield value.__name__.encode() + (known or b"")
-        else:
-            assert isinstance(value, type)
-            module = sys.modules.get(value.__module__)
-            is_builtin = value.__module__ in sys.builtin_module_names
-            known = (
-                sys.version.encode() if is_builtin else _installed(getattr(module, "__file__", None) or "")
-            )
-            yield f"class {value.__module__} {value.__qualname__}".encode() + (known or b"")
-            if known is None:
-                own = {name: inner for name, inner in vars(value).items() if name not in _NOT_CODE}
-                yield from self.parts((value.__bases__, own))
+        elif isinstance(value, type):
+            yield from self._class(value)
+
+    def _class(self, value: type) -> Iterator[bytes]:
+        """Yield the parts of a class: its bases, methods and attributes, where it is the user's."""
+        file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
+        is_builtin = value.__module__ in sys.builtin_module_names
+        known = sys.version.encode() if is_builtin else _installed(file)
+        yield f"class {value.__module__} {value.__qualname__}".encode() + (known or b"")
+        if known is None:
+            own = {name: inner for name, inner in vars(value).items() if name not in _NOT_CODE}
+            yield from self.parts((value.__bases__, own))
 
     def _function(self, value: types.FunctionType) -> Iterator[bytes]:
         """Yield the parts of a function: its code, what it holds and what it names."""
@@ -131,22 +138,22 @@ class _Walk:
             yield from self.parts((functools.partial, value.func, value.args, value.keywords))
         elif isinstance(value, types.MappingProxyType):
             yield from self.parts(dict(value))
-        elif (
-            inspect.ismemberdescriptor(value)
-            or inspect.isbuiltin(value)
-            or isinstance(value, types.WrapperDescriptorType)
-        ):
-            yield f"{type(value).__name__} {getattr(value, '__qualname__', '')} {sys.version}".encode()
+        elif isinstance(value, _OF_PYTHON):
+            yield f"{type(value).__name__} {value.__qualname__} {sys.version}".encode()
             owner = getattr(value, "__self__", None)
             yield from () if isinstance(owner, types.ModuleType | type(None)) else self.parts(owner)
         else:
-            reduce = copyreg.dispatch_table.get(type(value))
-            made = value.__reduce_ex__(4) if reduce is None else reduce(value)
-            if isinstance(made, str):  # known by its name, as what lru_cache makes; it holds what it wraps
-                rest: tuple[object, ...] = made, getattr(value, "__dict__", None)
-            else:
-                rest = (*made[:3], *(None if items is None else list(items) for items in made[3:5]))
-            yield from self.parts((type(value), *rest))
+            yield from self._made(value)
+
+    def _made(self, value: object) -> Iterator[bytes]:
+        """Yield what would be needed to make an object anew."""
+        reduce = copyreg.dispatch_table.get(type(value))
+        made = value.__reduce_ex__(4) if reduce is None else reduce(value)
+        if isinstance(made, str):  # known by its name, as what lru_cache makes; it holds what it wraps
+            rest: tuple[object, ...] = made, getattr(value, "__dict__", None)
+        else:
+            rest = (*made[:3], *(None if items is None else list(items) for items in made[3:5]))
+        yield from self.parts((type(value), *rest))
 
 
 def _globals_of(function: types.FunctionType) -> list[object]:
