@@ -39,7 +39,7 @@ def check_output_dir(args: GRPOConfig) -> None:
     try:
         if args.process_index == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
+            tempfile.TemporaryFile("wb", dir=folder).close()
     except OSError as error:
         what = "is a file" if folder.is_file() else f"cannot be written to ({error.strerror or error})"
         raise ConfigError(
