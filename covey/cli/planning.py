@@ -54,6 +54,24 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
     return [*rows, ("of one process on", free_memory(demand, max(totals(parts).values()) + python))]
 
 
+def verdict_rows(recipe: Recipe, plan: Plan, gib: float, loads_data: bool = True) -> Rows:
+    """Return whether the recipe fits a GPU of so many GiB, by how much, and what would fit where it does not."""
+    from covey.forecast.fitting import fit
+    from covey.forecast.sizes import prompt_lengths
+
+    try:
+        found = fit(recipe, plan, prompt_lengths(recipe, loads_data).longest, gib * GIB)
+    except CoveyError as error:
+        return [("not reckoned", str(error))]
+    need, apart = amount(found.needed), amount(abs(found.size - found.needed))
+    if found.fits:
+        return [("fits", f"{need} of {gib:g} GiB, 1 GiB for CUDA among it; {apart} are left")]
+    rows = [("does not fit", f"{need} of {gib:g} GiB, 1 GiB for CUDA among it; {apart} too much")]
+    for name, size in found.instead.items():
+        rows.append(("would fit" if size <= found.size else "would not either", f"{name}: {amount(size)}"))
+    return rows
+
+
 def time_rows(timing: StepTime, plan: Plan) -> Rows:
     """Return the seconds of a step by phase, and those of the run."""
     rows = [(phase, f"{seconds:.2f} s per step") for phase, seconds in timing.phases.items()]

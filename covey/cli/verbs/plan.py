@@ -28,6 +28,7 @@ EXAMPLES = """
 examples:
   covey plan recipes/countdown.yaml
   covey plan recipes/countdown.yaml --measure               seconds per step, from three steps of training
+  covey plan countdown --gpu 24                             does it fit, and what would?
   covey plan recipes/math_lora_4bit.yaml --rows 7473        without downloading the data
   covey plan recipes/countdown.yaml --processes 8 --set gradient_accumulation_steps=1
   covey plan recipes/countdown.yaml --against runs/countdown     what was foreseen, and what came of it
@@ -57,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STEPS",
         help=f"train so many steps ({MEASURED_STEPS}), after one that warms up, and say how long the run takes",
     )
+    parser.add_argument(
+        "--gpu", type=float, metavar="GIB", help="say whether it fits a GPU of that size, and what would"
+    )
     parser.add_argument("--against", metavar="RUN", help="show what came of a run beside it")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
@@ -74,8 +78,18 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"--measure is {args.measure}: it is the number of steps that are measured, 1 or more."
         )
+    for option, count in (("--rows", args.rows), ("--processes", args.processes)):
+        if count is not None and count < 1:
+            raise ConfigError(f"{option} is {count}; it must be at least 1.")
+    if args.gpu is not None and not args.gpu > 0:
+        raise ConfigError(f"--gpu is {args.gpu:g}; it is the memory of a GPU in GiB, above 0.")
     recipe = Recipe.load(args.recipe, args.set)
     found = sections(recipe, args.rows, args.processes, args.measure, args.against)
+    if args.gpu is not None:
+        from covey.cli.planning import verdict_rows
+
+        plan = recipe.plan(args.rows, args.processes)
+        found["Verdict"] = verdict_rows(recipe, plan, args.gpu, loads_data=args.rows is None)
     if args.json:
         print(json.dumps({title.lower(): dict(rows) for title, rows in found.items()}, indent=2))
         return 0
