@@ -19,7 +19,7 @@ OF_SETTINGS = ("weight_decay", "betas", "eps", "momentum")
 
 
 class Wanted:
-    """Values of the present settings, looked at before the checkpoint is read."""
+    """Numbers that the present settings ask for, looked at before the checkpoint is read."""
 
     def __init__(self, optimizer: Any, scheduler: Any, learning_rate: float) -> None:
         self.groups: list[Mapping[str, Any]] = [
