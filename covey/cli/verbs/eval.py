@@ -89,10 +89,8 @@ def run(args: argparse.Namespace) -> int:
         changes = compared(other, scores)
     if is_main_process():
         if args.output:  # everything, completions included: `read_scores` reads it
-            sets = {
-                name: {**vars(part), "rows": [asdict(row) for row in part.rows()]}
-                for name, part in scores.items()
-            }
+            rows = {name: [asdict(row) for row in part.rows()] for name, part in scores.items()}
+            sets = {name: {**vars(part), "rows": rows[name]} for name, part in scores.items()}
             text = json.dumps({"model": args.model, "sets": sets}, indent=1)
             Path(args.output).write_text(text, encoding="utf-8")
         if args.json:

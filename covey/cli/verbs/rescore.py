@@ -64,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args.output)
     try:
-        steps = parse_steps(args.steps)
-        result = rescore(open_run(args.run), what_if(args), steps)
+        result = rescore(open_run(args.run), what_if(args), parse_steps(args.steps))
     except (FileNotFoundError, ValueError, CoveyError) as error:
         print(f"covey rescore: {error}", file=sys.stderr)
         return 2
