@@ -1,4 +1,4 @@
-"""What tells the scores of a reward from those of another between runs: everything that its results can hang on.
+"""Fingerprint that tells the scores of a reward from those of another between runs: everything that its results can hang on.
 
 That is its name, the code of its functions with their defaults, what they close over, the globals that they name and what
 they wrap, and the settings of its objects, at any depth. Code of the standard library, of installed packages and of Covey
