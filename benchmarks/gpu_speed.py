@@ -54,7 +54,7 @@ def selfcheck_gaps(model: Any) -> list[tuple[str, float]]:
     for in_place in (True, False):
         weights = weights_of(model, torch.bfloat16, in_place)
         for shares in (True, False):
-            gap = selfcheck.gap(model, nullcontext, weights, shares)
+            gap = selfcheck.gap(model, nullcontext, weights, shares, selfcheck.first_text(weights))
             name = (
                 f"prompts {'shared' if shares else 'copied'}, weights {'in place' if in_place else 'copied'}"
             )

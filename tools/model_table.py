@@ -61,6 +61,11 @@ def outcome(family: str) -> tuple[str, str, str, str]:
     return name, sampler, update, f"{gap:.0e}" if moved else "no weight moved"
 
 
+def _too_long(*_: object) -> None:
+    """Raise where a family is over its time; without this the alarm would end the whole table."""
+    raise TimeoutError(f"no end within {LIMIT} s")
+
+
 ENDS = {"eos_token_id": list(range(30, 42))}
 """More end ids, so that completions have several lengths."""
 
@@ -86,9 +91,10 @@ by `tools/model_table.py`: a tiny random model of each family takes one training
   which may not move a number. Where it fails, one line in the log says so, and the run goes on row by row.
 - **gap**: mean difference between the sampler's log-probabilities and the update's, in nats, in float32.
 
-Families of mixtures of experts: where the config has `output_router_logits=True`, or `router_aux_loss_coef` is set, the loss that
-balances the experts is added and logged as `aux_loss`: the mean over the completions of an optimizer step, as the model reckons
-it over whole rows. The update is row by row then.
+Mixtures of experts: where the model's config has a `router_aux_loss_coef` above 0, the loss that balances the experts is added
+with that weight and logged as `aux_loss`: the mean over the completions of an optimizer step, as the model reckons it over whole
+rows. In a packed row a prompt counts once for each of its completions; where that is not the model's own number, the update goes
+row by row. `GRPOConfig(router_aux_loss_coef=...)` sets another weight, and 0 leaves the loss out.
 
 What is refused: encoder-decoders, models that see later tokens (BERT and its kin without `is_decoder=True`, XLNet, XLM), models
 whose forward pass wants more than token ids, folders that lack weights, weights that are stored quantised where the package is
@@ -112,6 +118,7 @@ def main() -> None:
 
     logging.disable(logging.ERROR)
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, _too_long)
     rows = table()
     for family in sys.argv[1:] or FAMILIES:
         signal.alarm(LIMIT)

@@ -60,13 +60,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     verbs = [word for word in words[:1] if word in VERBS]
     parser = build_parser(verbs)
-    args = parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        return refuse(unknown, args)
     if not verbs:
         parser.print_help()
         return 2
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         return run_verb(verbs[0], args)
+
+
+def refuse(unknown: Sequence[str], args: argparse.Namespace) -> int:
+    """Name the options that a verb does not have, and return the exit code."""
+    way = " A setting is given by --set NAME=VALUE." if hasattr(args, "set") else ""
+    print(
+        f"covey: there is no option {' '.join(unknown)}.{way} See covey {args.verb} --help.",
+        file=sys.stderr,
+    )
+    return 2
 
 
 def build_parser(verbs: Collection[str] = ()) -> argparse.ArgumentParser:

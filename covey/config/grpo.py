@@ -83,7 +83,7 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
     trust_remote_code: bool = help_text(False, "Run code that comes with the model.")
     router_aux_loss_coef: float | None = help_text(
         None,
-        "Weight of the loss that balances the experts of a mixture; 0: none. Default: the one in the model's config.",
+        "Weight of the loss that balances the experts of a mixture; 0: none. None: the one in the model's config.",
     )
     cast_lm_head_to_fp32: bool = help_text(
         False, "No effect: soft-max and sums over the vocabulary are float32 anyway."

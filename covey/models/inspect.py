@@ -69,15 +69,6 @@ def other_mixers(model: nn.Module) -> list[str]:
     return sorted(found)
 
 
-def balancing_coef(model: nn.Module, given: float | None) -> float:
-    """Return what the loss that balances a mixture's experts weighs: as given, or as the config asks; 0 without experts."""
-    text = text_config(model)
-    own = getattr(text, "router_aux_loss_coef", None)
-    if own is None or not hasattr(text, "output_router_logits"):
-        return 0.0
-    return float(given if given is not None else own if text.output_router_logits else 0.0)
-
-
 def accepted_arguments(model: nn.Module) -> set[str]:
     """Return the names of the arguments that the model's forward pass takes."""
     return set(inspect.signature(type(innermost(model)).forward).parameters)

@@ -158,10 +158,14 @@ def template_columns(template: Node) -> list[str]:
         raise template.error(
             f"the template cannot be read: {error}. A brace that is meant is doubled."
         ) from error
-    names = [name for _, name, _, _ in parts if name is not None]
-    for name in names:
-        if not name.isidentifier():
+    shown_fields = [
+        f"{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}"
+        for _, name, form, conversion in parts
+        if name is not None
+    ]
+    for shown in shown_fields:
+        if not shown.isidentifier():
             raise template.error(
-                f"the template has {{{name}}}; in braces stands the name of a column, and nothing else."
+                f"the template has {{{shown}}}; in braces stands the name of a column, and nothing else."
             )
-    return names
+    return shown_fields

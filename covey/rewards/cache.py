@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
+import math
 import pickle
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
+from covey.errors import RewardError, warn
 from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
+from covey.rewards.fingerprint import fingerprint
 from covey.types import Score
 
+T = TypeVar("T")
 Key = bytes
 PREFIX = 32
 """Bytes of a whole key that tell the reward; the others are the digest of what it looked at."""
+MAKE = "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL) WITHOUT ROWID"
+FIND = "SELECT value FROM scores WHERE key = ?"
+KEEP = "INSERT OR REPLACE INTO scores (key, value) VALUES (?, ?)"
+DAMAGED = frozenset({1, 11, 19, 20, 24, 26})
+"""Codes of SQLite for a file that holds something else: other columns, damage, other constraints or types, no database."""
 
 
 class CacheState(TypedDict):
@@ -53,17 +61,6 @@ def row_keys(reward: Reward, batch: RewardBatch) -> list[Key | None]:
     return keys
 
 
-def fingerprint(reward: Reward) -> bytes | None:
-    """Return a digest of a reward's name, code and settings, which tells its scores from others' between runs; None: not known."""
-    function = reward.function
-    try:
-        code = inspect.getsource(function if inspect.isroutine(function) else type(function))
-        settings = b"" if inspect.isroutine(function) else pickle.dumps(function)
-    except (OSError, TypeError, pickle.PicklingError, AttributeError):
-        return None
-    return hashlib.sha256(b"\0".join((reward.name.encode(), code.encode(), settings))).digest()
-
-
 class RewardCache:
     """Scores in memory, the least recently used dropped first, and in a file where one is given.
 
@@ -89,12 +86,13 @@ class RewardCache:
                     self._memory.move_to_end(prefix + key)
             unknown = [i for i, score in enumerate(found) if score is None and keys[i] is not None]
             if unknown and self.path is not None and is_lasting:
-                with _score_file(self.path) as file:
-                    for i in unknown:
-                        row = file.execute(
-                            "SELECT value FROM scores WHERE key = ?", (prefix + (keys[i] or b""),)
-                        ).fetchone()
-                        found[i] = None if row is None else _score(row[0])
+                asked = {i: prefix + (keys[i] or b"") for i in unknown}
+                rows = _with_file(
+                    self.path,
+                    lambda file: {i: file.execute(FIND, (key,)).fetchone() for i, key in asked.items()},
+                )
+                for i, row in rows.items():
+                    found[i] = None if row is None else _score(row[0])
         return found
 
     def put(self, reward: Reward, scores: Mapping[Key, Score]) -> None:
@@ -109,11 +107,8 @@ class RewardCache:
             while len(self._memory) > self.max_entries:
                 self._memory.popitem(last=False)
             if whole and self.path is not None and is_lasting:
-                with _score_file(self.path) as file:
-                    file.executemany(
-                        "INSERT OR REPLACE INTO scores VALUES (?, ?)",
-                        [(k, s.value) for k, s in whole.items()],
-                    )
+                kept = [(key, score.value) for key, score in whole.items()]
+                _with_file(self.path, lambda file: file.executemany(KEEP, kept))
 
     def state(self, rewards: Iterable[Reward]) -> CacheState:
         """Return the scores of these rewards that are in memory."""
@@ -139,14 +134,20 @@ class RewardCache:
         with self._lock:
             for i, (owner, value) in enumerate(zip(state["owners"], state["values"], strict=True)):
                 prefix = prefixes.get(state["names"][owner])
-                if prefix is not None:
-                    self._memory[prefix + state["keys"][i * size : (i + 1) * size]] = _score(value)
+                score = _score(value)
+                if prefix is not None and score is not None:
+                    self._memory[prefix + state["keys"][i * size : (i + 1) * size]] = score
 
     def _prefix(self, reward: Reward) -> tuple[bytes, bool]:
         """Return the start of a reward's keys, and whether it is the same in another run: the reward can be told apart."""
         if id(reward) not in self._fingerprints:
             # The reward is held, so its id stays its own.
             self._fingerprints[id(reward)] = (reward, fingerprint(reward))
+            if self._fingerprints[id(reward)][1] is None and self.path is not None:
+                warn(
+                    f"Reward {reward.name!r}: its scores are not kept in {str(self.path)!r}. It holds something that cannot be told "
+                    "apart between runs (an open file, a lock, a connection); they are kept in memory, for this run."
+                )
         known = self._fingerprints[id(reward)][1]
         return known or id(reward).to_bytes(PREFIX, "big"), known is not None
 
@@ -154,16 +155,45 @@ class RewardCache:
         return RewardCache, (self.max_entries, self.path)  # without scores and lock
 
 
-def _score(value: float | None) -> Score:
-    """Return a kept score; None stands for a reward that does not apply."""
-    return Score(None, "not_applicable") if value is None else Score(value)
+def _score(value: object) -> Score | None:
+    """Return a kept score, None where it is none: not every file was written here. A kept None stands for "does not apply"."""
+    if value is None:
+        return Score(None, "not_applicable")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Score(float(value)) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
-@contextmanager
-def _score_file(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the file of scores for one operation; several processes may use it."""
-    with closing(sqlite3.connect(path, timeout=30.0)) as connection, connection:
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL) WITHOUT ROWID"
-        )
-        yield connection
+def _with_file(path: Path, use: Callable[[sqlite3.Connection], T]) -> T:
+    """Return what `use` does with the file of scores; several processes may use it. A file that is none is set aside first.
+
+    Raises:
+        RewardError: the file cannot be opened or written.
+    """
+    for _ in range(3):
+        try:
+            at_first = path.stat().st_ino if path.exists() else None
+            with closing(sqlite3.connect(path, timeout=30.0)) as connection, connection:
+                connection.execute(MAKE)
+                return use(connection)
+        except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in DAMAGED:
+                raise RewardError(
+                    f"cache={str(path)!r} cannot be used: {error}. Name a file that can be written."
+                ) from error
+            _set_aside(path, at_first, error)
+    raise RewardError(f"cache={str(path)!r} is damaged again each time it is made. Name another file.")
+
+
+def _set_aside(path: Path, inode: int | None, error: Exception) -> None:
+    """Rename a file that holds no scores, and say so; not one that another process has put there meanwhile."""
+    aside = next(
+        p for i in range(10**6) if not (p := path.with_name(f"{path.name}.damaged{i or ''}")).exists()
+    )
+    try:
+        if path.stat().st_ino == inode:
+            path.rename(aside)
+            warn(
+                f"cache={str(path)!r} is damaged, or holds something else ({error}). It is now {aside.name!r}; scores are kept anew."
+            )
+    except FileNotFoundError:
+        pass  # another process was faster

@@ -249,10 +249,8 @@ def kept_rows(dataset: object, reader: PromptReader) -> list[int] | None:
     kept = [number for number in range(total) if reader.is_kept(rows[number], number)]
     reason = f"of {total} rows of the training dataset have a prompt of more than max_prompt_length={reader.max_length} tokens"
     if total and not kept:
-        advice = "Raise the limit, shorten the prompts, or set overlong_prompts to 'truncate'."
-        raise DatasetError(
-            f"All {reason[3:]}, and overlong_prompts='drop' leaves them out: none are left. {advice}"
-        )
+        advice = "none are left. Raise the limit, shorten the prompts, or set overlong_prompts to 'truncate'."
+        raise DatasetError(f"All {reason[3:]}, and overlong_prompts='drop' leaves them out: {advice}")
     if len(kept) < total:
         warn(f"{total - len(kept)} {reason}, and overlong_prompts='drop' leaves them out.")
     return kept

@@ -164,7 +164,7 @@ class GRPOTrainer(CheckpointedTrainer):
         data = checks.checked_data(args, rewards, train_dataset, eval_dataset)
         check_best_metric(args, rewards, data.evals, compute_metrics is not None)
         tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
-        rehearsal.check(args, policy, tokenizer, optimizers[0])
+        rehearsal.check(args, policy, tokenizer, optimizers[0], data.train is not None)
         unknown = unknown_ids(tokenizer, policy, ending)
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
         self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id)

@@ -84,6 +84,7 @@ PARTS: Mapping[str, Callable[[Any], Any]] = {
     "reward_weights": lambda t: torch.tensor(list(t.run_log.rewards.values())),
     "reward_processing_classes": lambda t: [getattr(r.function, "tokenizer", None) for r in t.scorer.rewards],
     "ref_model": lambda t: reference_model(t),
+    "aux_loss_enabled": lambda t: t.updater.forward.balances,
     "tools": lambda t: [],
     "environments": lambda t: None,
 }

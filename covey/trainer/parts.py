@@ -19,7 +19,8 @@ from covey.config.threads import settle_threads
 from covey.errors import ConfigError, LoadingError, RewardError
 from covey.metrics import Total
 from covey.models import adapters, fitness, loading
-from covey.models.inspect import balancing_coef, context_length
+from covey.models.balancing import balancing_coef
+from covey.models.inspect import context_length
 from covey.plan import Plan, make_plan, warn_if_cycled
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
@@ -93,7 +94,7 @@ def as_mixture(
 
     Args:
         functions: one reward or a list of them.
-        processing_classes: tokenizers of the reward models: one for all of them, or a list with one per reward (None
+        processing_classes: tokenizers of the reward models: that of the only one, or a list with one per reward (None
             where it is not needed).
         device: where reward models compute.
 
@@ -102,14 +103,17 @@ def as_mixture(
         LoadingError: a list of tokenizers of the wrong length, or a model that is no trained reward model.
     """
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
+    models = sum(isinstance(function, str | nn.Module) for function in listed)
     if isinstance(processing_classes, list | tuple):
         tokenizers = list(processing_classes)
-    else:
-        tokenizers = [processing_classes] * len(listed)
+    else:  # for the one reward model that there is
+        tokenizers = [processing_classes] * (
+            1 if processing_classes is not None and models > 1 else len(listed)
+        )
     if len(tokenizers) != len(listed):
         raise LoadingError(
-            f"reward_processing_classes has {len(tokenizers)} entries for {len(listed)} rewards: the numbers must match. Give one per reward (None "
-            "for functions), or a single one for all."
+            f"reward_processing_classes: {len(tokenizers)} for {len(listed)} rewards; the numbers must match. Give a list with one "
+            "per reward, None for functions and where a reward model has its own."
         )
     rewards: list[Any] = []
     for function, tokenizer in zip(listed, tokenizers, strict=True):

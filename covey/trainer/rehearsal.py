@@ -15,13 +15,19 @@ from covey.errors import ConfigError, LoadingError, warn
 
 
 def check(
-    args: GRPOConfig, policy: nn.Module, tokenizer: PreTrainedTokenizerBase, optimizer: Optimizer | None
+    args: GRPOConfig,
+    policy: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    optimizer: Optimizer | None,
+    trains: bool,
 ) -> None:
-    """Raise where a run could not train or could not be saved.
+    """Raise where a run could not train or could not be saved; where it only evaluates, nothing is asked of it.
 
     Raises:
         ConfigError, LoadingError: it could not.
     """
+    if not trains:
+        return
     check_trained_weights(policy)
     if optimizer is not None:
         check_optimizer(optimizer, policy)

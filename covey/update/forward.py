@@ -54,8 +54,8 @@ class Forward:
         policy: the causal model, before it is wrapped for training.
         temperature: logits are divided by it.
         fast: False takes the plain way always.
-        balances: whether passes with a gradient keep the loss that balances a mixture's experts (`aux_loss`). It is reckoned
-            by the model, over whole rows: packing would count prompts once per group.
+        balances: whether passes keep the loss that balances a mixture's experts (`aux_loss`), as the model reckons it over
+            whole rows. In a packed row a prompt counts once for each of its completions.
         note_event: takes what the record of the run should know.
     """
 
@@ -70,11 +70,9 @@ class Forward:
         self.temperature, self.balances, self.note_event = temperature, balances, note_event
         self.causal = innermost(policy)
         self.aux_loss: Tensor | None = None
-        """The balancing loss of the last pass with a gradient, a scalar; None: none is asked for."""
+        """The balancing loss of the last pass, a scalar; None: none is asked for."""
         self.sliding_window = shortest_window(policy)
-        self.is_fast = (
-            fast and not balances and all(isinstance(part, nn.Module) for part in body_and_head(self.causal))
-        )
+        self.is_fast = fast and all(isinstance(part, nn.Module) for part in body_and_head(self.causal))
         self.is_due = True
         """Whether the ways are compared before the next pass."""
         self.vocabulary = int(text_config(self.causal).vocab_size)
@@ -101,30 +99,19 @@ class Forward:
         Returns:
             Two float32 tensors of shape (tokens,).
         """
-        self.aux_loss = None
         with self.layout(batch), logits_alone(self.causal):
-            if self._packs(batch):
-                return packed_logprobs(model, batch, self.temperature)
-            if not (self.balances and torch.is_grad_enabled()):
-                return plain_logprobs(model, batch, self.temperature)
-            logprobs, entropy, output = plain_pass(model, batch, self.temperature, output_router_logits=True)
-        self.aux_loss = self._balancing_loss(output)
+            compute = packed_logprobs if self._packs(batch) else plain_logprobs
+            logprobs, entropy, self.aux_loss = compute(model, batch, self.temperature, self.balances)
+        if (
+            self.balances
+            and torch.is_grad_enabled()
+            and not (self.aux_loss is not None and self.aux_loss.requires_grad)
+        ):
+            raise ConfigError(
+                f"{type(self.causal).__name__} gives no balancing loss that has a gradient. Set router_aux_loss_coef=0, or "
+                "gradient_checkpointing_kwargs={'use_reentrant': False} where layers are checkpointed."
+            )
         return logprobs, entropy
-
-    def _balancing_loss(self, output: object) -> Tensor:
-        """Return the loss that a model has reckoned from where it sent each token, a scalar.
-
-        Raises:
-            ConfigError: there is none that has a gradient.
-        """
-        loss: Tensor | None = getattr(output, "aux_loss", None)
-        if loss is not None and loss.requires_grad:
-            return loss
-        raise ConfigError(
-            f"{type(self.causal).__name__} gives no balancing loss that has a gradient. Set router_aux_loss_coef=0 and "
-            "output_router_logits=False in the model's config, or gradient_checkpointing_kwargs={'use_reentrant': False} "
-            "where layers are checkpointed."
-        )
 
     def layout(self, batch: MicroBatch) -> AbstractContextManager[None]:
         """Return the context in which a micro-batch goes forward and backward: checkpointed layers run again in the latter."""
@@ -153,8 +140,8 @@ class Forward:
         autocast = torch.autocast(batch.mask.device.type, enabled=False)
         try:
             with _unwrapped(self.causal) as dtypes, autocast, logits_alone(self.causal):
-                fast, _ = packed_logprobs(self.causal, batch, self.temperature)
-                plain, _ = plain_logprobs(self.causal, batch, self.temperature)
+                fast, _, balance = packed_logprobs(self.causal, batch, self.temperature, self.balances)
+                plain, _, own = plain_logprobs(self.causal, batch, self.temperature, self.balances)
                 moved = max(
                     (packed_logprobs(self.causal, changed, self.temperature)[0] - fast)[kept]
                     .abs()
@@ -164,7 +151,10 @@ class Forward:
                 )
         except Exception as error:  # whatever somebody else's model raises: it does not take a packed row
             return self._give_up(f"it does not take a packed row ({type(error).__name__}: {error})")
-        self._judge((fast - plain).abs(), moved, dtypes <= {torch.float32, torch.float64})
+        is_exact = dtypes <= {torch.float32, torch.float64}
+        self._judge((fast - plain).abs(), moved, is_exact)
+        if self.is_fast and not equal_balance(balance, own, FINE if is_exact else COARSE):
+            self._give_up(f"its balancing loss would be {balance:.4g} in place of {own:.4g}")
 
     def _judge(self, gap: Tensor, moved: float, is_exact: bool) -> None:
         """Give packing up where it is off by too much, or where changed neighbours have moved a number by `moved`."""
@@ -184,6 +174,13 @@ class Forward:
         logger.warning(message)
         if self.steps > 1:  # found in the middle of a run
             self.note_event(message)
+
+
+def equal_balance(one: Tensor | None, other: Tensor | None, bound: float) -> bool:
+    """Return whether two balancing losses are one within rounding, as a share; so are two that were not asked for."""
+    if one is None or other is None:
+        return one is other
+    return bool((one - other).abs() <= bound * other.abs())
 
 
 def with_other_neighbours(batch: MicroBatch, vocabulary: int) -> list[tuple[MicroBatch, Tensor]]:
@@ -245,26 +242,25 @@ def _unwrapped(causal: Any) -> Iterator[set[torch.dtype]]:
         causal.forward = wrapped
 
 
-def packed_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Compute log-probabilities and entropies the fast way; two float32 tensors of shape (tokens,)."""
-    row = pack(batch)
-    request = LogprobRequest(row.predicts, batch.targets, temperature, {"sections": row.sections})
+def packed_logprobs(
+    model: nn.Module, batch: MicroBatch, temperature: float = 1.0, balances: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute the fast way: log-probabilities and entropies, of shape (tokens,) and float32, and the balancing loss if asked for."""
+    row = pack(batch, is_whole=balances)
+    request = LogprobRequest(
+        row.predicts, batch.targets, temperature, {"sections": row.sections}, row.counts if balances else None
+    )
     with packed(innermost(model)):
-        logprobs, entropy = model(
+        numbers = model(
             input_ids=row.ids, position_ids=row.positions, use_cache=False, logprob_request=request
         )
-    return logprobs, entropy
+    return numbers if balances else (*numbers, None)
 
 
-def plain_logprobs(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Compute the same the plain way: one row per completion, padded on the right, the model's own logits."""
-    return plain_pass(model, batch, temperature)[:2]
-
-
-def plain_pass(
-    model: nn.Module, batch: MicroBatch, temperature: float, **arguments: object
-) -> tuple[Tensor, Tensor, object]:
-    """Return what `plain_logprobs` does, and the model's output, called with `arguments` besides."""
+def plain_logprobs(
+    model: nn.Module, batch: MicroBatch, temperature: float = 1.0, balances: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute the same the plain way: one row per completion, padded on the right, the model's own logits and balancing loss."""
     rows = [torch.tensor([*p, *c]) for p, c in zip(batch.prompts, batch.completions, strict=True)]
     device = batch.mask.device
     ids = pad_sequence(rows, batch_first=True).to(device)  # (rows, positions)
@@ -274,13 +270,16 @@ def plain_pass(
     first, last = min(starts), ids.shape[1] - 1
     positions = torch.arange(ids.shape[1], device=device)
     optional = {"position_ids": positions.expand(len(rows), -1), "logits_to_keep": positions[first:last]}
-    more = {name: optional[name] for name in optional.keys() & accepted_arguments(model)}
-    output = model(input_ids=ids, attention_mask=mask, use_cache=False, **more, **arguments)
+    more: dict[str, Any] = {name: optional[name] for name in optional.keys() & accepted_arguments(model)}
+    if balances:
+        more["output_router_logits"] = True
+    output = model(input_ids=ids, attention_mask=mask, use_cache=False, **more)
     logits = (
         output.logits if "logits_to_keep" in more else output.logits[:, first:last]
     )  # (rows, last - first, vocab)
     picked = [logits[i, s - first :][:n] for i, (s, n) in enumerate(zip(starts, batch.lengths, strict=True))]
-    return *of_logits(torch.cat(picked).float() / temperature, batch.targets), output
+    balance = output.aux_loss if balances else None
+    return *of_logits(torch.cat(picked).float() / temperature, batch.targets), balance
 
 
 def of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from covey.kernels.head_logprobs import LogitForm, chunk_rows, chunked_logprobs
+from covey.models.balancing import balancing_loss
 from covey.models.inspect import compute_dtype
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class LogprobRequest:
     temperature: float = 1.0
     body_arguments: Mapping[str, object] = field(default_factory=dict)
     """More arguments for the body, such as the layout of a packed row."""
+    counts: Tensor | None = None
+    """How often each position counts in the loss that balances a mixture's experts, shape (positions,); None: it is not asked for."""
 
 
 def body_and_head(causal: nn.Module) -> tuple[Any, Any]:
@@ -45,17 +48,23 @@ def body_and_head(causal: nn.Module) -> tuple[Any, Any]:
 def logprob_forward(
     self: Any, *args: object, logprob_request: LogprobRequest | None = None, **kwargs: object
 ) -> object:
-    """Return log-probabilities and entropies, each of shape (tokens,), or the original output without a request."""
+    """Return log-probabilities and entropies, each of shape (tokens,), or the original output without a request.
+
+    Where the request has counts, the balancing loss comes third, a scalar.
+    """
     if logprob_request is None:
         return type(self).forward(self, *args, **kwargs)
     request = logprob_request
     given = {name: value for name, value in kwargs.items() if value is not None}
     body, head = body_and_head(self)
-    hidden = body(**given, **request.body_arguments).last_hidden_state  # (rows, positions, hidden)
-    picked = hidden.flatten(0, 1)[request.predicts]  # (tokens, hidden)
-    form = logit_form(self.config, request.temperature)
-    vocabulary = self.config.get_text_config().vocab_size
-    return head_logprobs(head, picked, request.targets, form, vocabulary)
+    routing = {} if request.counts is None else {"output_router_logits": True}
+    output = body(**given, **request.body_arguments, **routing)
+    picked = output.last_hidden_state.flatten(0, 1)[request.predicts]  # (tokens, hidden)
+    form, text = logit_form(self.config, request.temperature), self.config.get_text_config()
+    numbers = head_logprobs(head, picked, request.targets, form, text.vocab_size)
+    if request.counts is None:
+        return numbers
+    return *numbers, balancing_loss(output.router_logits, text.num_experts_per_tok, request.counts)
 
 
 def head_logprobs(

@@ -25,6 +25,7 @@ HARMLESS = frozenset(
         "cache",
         "cache_position",
         "output_attentions",
+        "output_router_logits",
         "past_key_values",
         "position_embeddings",
         "position_ids",

@@ -78,6 +78,7 @@ train:
 
 COMMANDS = {
     "quickstart": ["--steps", "1", "--out", "first-run"],
+    "recipes": [],
     "plan": ["recipe.yaml"],
     "check": ["rows.jsonl", "--reward", "NumberMatch"],
     "train": ["recipe.yaml"],

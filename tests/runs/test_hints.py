@@ -81,6 +81,10 @@ def ramp(first: float, last: float) -> Callable[[int], float]:
     return lambda step: first + (last - first) * step / STORY.steps + 1e-3 * abs(last - first) * (step % 3)
 
 
+def noisy(step: int, value: float, size: float = 0.02) -> float:
+    return value + size * float(np.random.default_rng(step).normal())
+
+
 def reward_numbers(name: str, **numbers: Any) -> dict[str, Any]:
     return {f"rewards/{name}/{key}": value for key, value in numbers.items()}
 
@@ -129,6 +133,13 @@ PROVOKED: dict[str, Case] = {
     "there_is_no_gradient": Case({"grad_norm": 0.0}),
     "learning_rate_is_lost_in_bf16": Case(model={"weights_dtype": "torch.bfloat16"}),
     "loss_is_zero_at_first": Case({"loss": 1e-8}),
+    "reward_peaked_and_fell": Case(
+        {"reward": lambda s: noisy(s, 0.3 + 0.3 * (5 <= s < 15) - 0.1 * (s >= 25))}
+    ),
+    "reward_never_rose": Case({"reward": lambda s: noisy(s, 0.3)}, accuracy=[]),
+    "length_doubles_while_the_reward_falls": Case(
+        {"completions/mean_length": ramp(30, 64), "reward": lambda s: noisy(s, 0.4 - 0.003 * s)}, accuracy=[]
+    ),
 }
 
 NEAR_MISSES: dict[str, list[Case]] = {
@@ -183,6 +194,22 @@ NEAR_MISSES: dict[str, list[Case]] = {
         Case({"learning_rate": 0.0}, model={"weights_dtype": "bfloat16"}),
     ],
     "loss_is_zero_at_first": [Case({"loss": 0.02}), Case({"loss": 0.0, "grad_norm": 0.0})],
+    "reward_peaked_and_fell": [
+        Case({"reward": lambda s: noisy(s, 0.3 + 0.3 * (s > 10))}),  # rose and stayed
+        Case({"reward": lambda s: noisy(s, 0.3)}),
+        Case({"reward": lambda s: noisy(s, 0.3 + 0.1 * (5 <= s < 15), 0.1)}),  # within noise
+        Case({"reward": 0.0}),
+    ],
+    "reward_never_rose": [
+        Case({"reward": lambda s: noisy(s, 0.3 + 0.003 * s)}, accuracy=[]),
+        Case({"reward": lambda s: noisy(s, 0.3)}, accuracy=[], steps=30),  # too early to say
+        Case({"reward": lambda s: noisy(s, 0.3)}),  # the metric rises
+        Case({"reward": 1.0, "frac_reward_zero_std": 1.0}, accuracy=[]),  # at its top
+    ],
+    "length_doubles_while_the_reward_falls": [
+        Case({"completions/mean_length": ramp(30, 64), "reward": lambda s: noisy(s, 0.4 + 0.003 * s)}),
+        Case({"completions/mean_length": ramp(30, 40), "reward": lambda s: noisy(s, 0.4 - 0.003 * s)}),
+    ],
 }  # fmt: skip
 
 

@@ -7,6 +7,8 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 
+from covey.errors import CoveyWarning
+from covey.models.balancing import balancing_coef
 from tests.families import tiny_of
 from tests.tiny import tiny_tokenizer
 from tests.trainer import harness as H
@@ -73,11 +75,20 @@ def test_the_balancing_loss_is_that_of_plain_padded_rows(tmp_path):
             assert torch.allclose(q, p - p.grad, atol=1e-6) and not torch.equal(q, p), name
 
 
-def test_a_coefficient_in_the_settings_acts_and_0_switches_the_loss_off(tmp_path):
-    logs = []
-    for number, coefficient in enumerate((0.5, 0.0)):
-        model = tiny_of("qwen3_moe", output_router_logits=coefficient == 0.0)
-        logs.append(
-            trained(model, tmp_path / str(number), router_aux_loss_coef=coefficient).state.log_history
-        )
-    assert any("aux_loss" in entry for entry in logs[0]) and not any("aux_loss" in entry for entry in logs[1])
+@pytest.mark.parametrize(("family", "given", "is_logged"), [
+    ("qwen3_moe", None, True), ("mixtral", None, True), ("qwen3_moe", 0.5, True), ("qwen3_moe", 0.0, False), ("lfm2", None, False),
+])  # fmt: skip
+def test_the_balancing_loss_is_in_the_log_where_the_config_or_the_settings_have_a_coefficient(
+    family, given, is_logged, tmp_path
+):
+    """The config's own coefficient is enough; `output_router_logits` need not be on. Rows stay packed."""
+    trainer = trained(tiny_of(family), tmp_path, router_aux_loss_coef=given)
+    assert any("aux_loss" in entry for entry in trainer.state.log_history) is is_logged
+    assert trainer.updater.forward.is_fast or family == "lfm2"
+
+
+def test_a_coefficient_without_experts_acts_nowhere_and_is_said():
+    """Jamba's config has one whatever its layers; with a single expert there is nothing to balance."""
+    assert balancing_coef(tiny_of("jamba", num_experts=1, num_local_experts=1), None) == 0.0
+    with pytest.warns(CoveyWarning, match="router_aux_loss_coef=0.1 has no effect"):
+        assert balancing_coef(tiny_of("llama"), 0.1) == 0.0

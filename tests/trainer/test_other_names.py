@@ -55,7 +55,7 @@ def test_what_is_no_config_is_refused(policy, tmp_path):
         construct(policy, tmp_path, args=TrainingArguments(output_dir=str(tmp_path), use_cpu=True))
     with pytest.raises(RewardError, match="reward_funcs"):
         construct(policy, tmp_path, reward_funcs=None)
-    with pytest.raises(LoadingError, match=r"reward_processing_classes.*must match"):
+    with pytest.raises(LoadingError, match=r"(?s)reward_processing_classes.*must match"):
         construct(policy, tmp_path, reward_processing_classes=[None, None])
 
 

@@ -245,7 +245,7 @@ def test_wrong_numbers_of_weights_and_tokenizers_state_both(tmp_path):
     folder = tiny_policy(tmp_path / "m")
     with pytest.raises(ConfigError, match=r"3 weights for 2 rewards"):
         make(folder, tmp_path, [constant, constant], rows(), reward_weights=[1, 2, 3])
-    with pytest.raises(LoadingError, match=r"3 entries for 2 rewards"):
+    with pytest.raises(LoadingError, match=r"3 for 2 rewards"):
         make(folder, tmp_path, [constant, constant], rows(), reward_processing_classes=[None] * 3)
     with pytest.raises(RewardError, match="empty"):
         make(folder, tmp_path, [], rows())
@@ -253,16 +253,13 @@ def test_wrong_numbers_of_weights_and_tokenizers_state_both(tmp_path):
         make(folder, tmp_path, [7], rows())
 
 
-def test_one_tokenizer_serves_all_reward_models_and_no_reward_is_dropped(tmp_path):
-    judge = tiny_reward_model(tmp_path / "judge")
+def test_each_reward_model_has_a_tokenizer_and_no_reward_is_dropped(tmp_path):
+    judge, policy = tiny_reward_model(tmp_path / "judge"), tiny_policy(tmp_path / "m")
     module = AutoModelForSequenceClassification.from_pretrained(judge)
-    trainer = train(
-        tiny_policy(tmp_path / "m"),
-        tmp_path,
-        [judge, constant, module],
-        chats(),
-        reward_processing_classes=tiny_tokenizer(),
-    )
+    rewards, own = [judge, constant, module], tiny_tokenizer()
+    with pytest.raises(LoadingError, match=r"1 for 3 rewards; the numbers must match"):
+        make(policy, tmp_path, rewards, chats(), reward_processing_classes=own)
+    trainer = train(policy, tmp_path, rewards, chats(), reward_processing_classes=[own, None, own])
     means = [logged(trainer, f"rewards/{r.name}/mean")[0] for r in trainer.scorer.rewards]
     assert len(means) == 3 and means[0] == pytest.approx(means[2])
 

@@ -19,6 +19,7 @@ from covey.update.micro_batch import micro_batch
 from covey.update.packed_attention import packed_attention
 from covey.update.packing import pack
 from covey.update.samples import Sample
+from tests.families import tiny_of
 from tests.tiny import KINDS, VOCABULARY, llama_sizes, tiny_model
 
 
@@ -52,7 +53,7 @@ def gradients(model):
 
 def backward(model, way, batch, temperature=1.0, entropy_weight=0.3):
     model.zero_grad()
-    logprobs, entropy = way(model, batch, temperature)
+    logprobs, entropy, _ = way(model, batch, temperature)
     weights = torch.linspace(-1, 1, logprobs.numel())
     (logprobs * weights).sum().add(entropy.sum() * entropy_weight).backward()
     return logprobs.detach(), entropy.detach(), gradients(model)
@@ -137,7 +138,7 @@ def test_rows_of_a_batch_do_not_see_one_another():
     model = tiny_model("qwen2", scale=3.0)
     Forward(model)
     batch = batch_of(SHAPES["several groups"])
-    together, _ = packed_logprobs(model, batch)
+    together, *_ = packed_logprobs(model, batch)
     rng = random.Random(5)
     start = 0
     for prompt, completion in zip(batch.prompts, batch.completions, strict=True):
@@ -343,3 +344,38 @@ def test_nothing_is_kept_where_there_is_no_backward_pass(monkeypatch):
 def test_the_first_use_compares_siblings_and_a_stranger(groups, rows):
     """A check of the whole micro-batch would hold its logits, which packing is there to avoid."""
     assert rows_to_compare(batch_of(groups)) == rows
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "granitemoe"])
+def test_the_balancing_loss_of_packed_rows_is_the_models_own_over_plain_rows(family, shape):
+    """A prompt that is read once counts once for each of its completions, and last tokens are read, too."""
+    model, batch = tiny_of(family), batch_of(SHAPES[shape])
+    forward = Forward(model, balances=True)
+    with forward.layout(batch):
+        logprobs, _ = forward(model, batch)
+        (packed_loss := forward.aux_loss).backward()
+    got = gradients(model)
+    assert forward.is_fast
+    model.zero_grad()
+    plain, _, own = plain_logprobs(model, batch, balances=True)
+    own.backward()
+    assert packed_loss.item() == pytest.approx(own.item(), rel=1e-5)
+    assert torch.allclose(logprobs, plain, atol=1e-5)
+    routers = [n for n in got if any(w in n for w in ("gate.weight", "router"))]
+    assert routers
+    for name, gradient in gradients(model).items():
+        assert torch.allclose(got[name], gradient, atol=1e-6), name
+
+
+def test_a_balancing_loss_of_another_formula_is_not_packed(caplog):
+    """Experts per token under a name of its own, say: the model's own loss is then taken, row by row."""
+    model = tiny_of("qwen3_moe")
+    model.num_experts_per_tok = 1  # what its loss is reckoned with; two experts get each token
+    with caplog.at_level(logging.WARNING, logger="covey.update.forward"):
+        forward = Forward(model, balances=True)
+        forward(model, batch_of(SHAPES["several groups"]))
+    assert not forward.is_fast and "balancing loss" in caplog.text
+    assert forward.aux_loss.item() == pytest.approx(
+        plain_logprobs(model, batch_of(SHAPES["several groups"]), balances=True)[2].item()
+    )

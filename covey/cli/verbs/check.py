@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.cli.arguments import add_set
@@ -91,6 +92,8 @@ def rewards_and_rows(args: argparse.Namespace) -> tuple[Mixture | list[object], 
     from covey.recipes.nodes import Mark, node_of
     from covey.recipes.sources import load_data, section_of
 
+    if args.completions and not Path(args.completions).is_file():
+        raise DatasetError(f"--completions {args.completions}: there is no such file.")
     if not args.dataset.endswith((".yaml", ".yml")):
         if not args.reward:
             raise ConfigError("No reward to check. Add --reward NAME, or give a recipe.")

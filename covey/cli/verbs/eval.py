@@ -89,10 +89,8 @@ def run(args: argparse.Namespace) -> int:
         changes = compared(other, scores)
     if is_main_process():
         if args.output:  # everything, completions included: `read_scores` reads it
-            sets = {
-                name: {**vars(part), "rows": [asdict(row) for row in part.rows()]}
-                for name, part in scores.items()
-            }
+            rows = {name: [asdict(row) for row in part.rows()] for name, part in scores.items()}
+            sets = {name: {**vars(part), "rows": rows[name]} for name, part in scores.items()}
             text = json.dumps({"model": args.model, "sets": sets}, indent=1)
             Path(args.output).write_text(text, encoding="utf-8")
         if args.json:
@@ -120,6 +118,10 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
     from covey.recipes.recipe import SUFFIXES
     from covey.recipes.sources import section_of
 
+    if args.temperature is not None and args.temperature <= 0:
+        raise ConfigError(
+            f"--temperature is {args.temperature:g}; it must be above 0. Use --greedy for the most probable token."
+        )
     values = replaced_values(model, args, folder)
     if args.dataset.endswith(SUFFIXES):
         for option in ("split", "prompt", "rows"):

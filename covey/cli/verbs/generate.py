@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number: Any = {"type": int, "metavar": "N"}
     share: Any = {"type": float, "metavar": "P"}
     add("-n", "--samples", default=1, help="completions per prompt (default: 1)", **number)
-    add("--max-tokens", default=256, help="tokens per completion (default: 256)", **number)
+    add("--max-tokens", help="tokens per completion (default: 256, at most half of the context)", **number)
     add("--min-tokens", default=0, help="no end before so many tokens", **number)
     add("--temperature", type=float, default=1.0, metavar="T", help="(default: 1)")
     add("--top-p", default=1.0, help="the most probable tokens that hold P (default: 1, all)", **share)
@@ -125,6 +125,7 @@ class Source:
 
     def __init__(self, args: argparse.Namespace) -> None:
         from covey.models import fitness, loading
+        from covey.models.inspect import context_length
 
         trust = args.trust_remote_code
         self.policy: Any = loading.load_policy(args.model, {"dtype": args.dtype}, trust_remote_code=trust)
@@ -136,6 +137,8 @@ class Source:
         padding = self.tokenizer.pad_token_id
         unknown = fitness.unknown_ids(self.tokenizer, self.policy, ending)
         padding = None if padding in ending else padding
+        if args.max_tokens is None:  # of the model alone: what one prompt gets must not depend on the others
+            args.max_tokens = min(256, (context_length(self.policy) or 512) // 2)
         self.settings = settings(args, ending, padding_id=padding, unknown_ids=unknown)
 
     def read(self, rows: Sequence[Row]) -> list[Prompt]:

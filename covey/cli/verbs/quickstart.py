@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.errors import ConfigError
+
 if TYPE_CHECKING:
     from covey import GRPOTrainer
 
@@ -37,7 +39,7 @@ examples:
   covey quickstart --seed 1 --out second-run       another run of the dice
   covey quickstart --steps 10                      a glance
 
-Exit status: 0 trained, 3 the run broke off, 130 stopped with Ctrl-C.
+Exit status: 0 trained, 2 wrong input, 3 the run broke off, 130 stopped with Ctrl-C.
 """
 
 
@@ -78,7 +80,9 @@ def make_trainer(out: str, seed: int = 0, steps: int | None = None, **changes: o
     from covey.rewards import load_reward_model
     from covey.tasks import quickstart_run
 
-    steps = steps or quickstart_run.STEPS
+    steps = quickstart_run.STEPS if steps is None else steps
+    if steps < 1:
+        raise ConfigError(f"--steps is {steps}; it must be at least 1.")
     settings: dict[str, Any] = {**quickstart_run.settings(seed, steps), "display": "live", **changes}
     reward_model = load_reward_model(str(quickstart_run.REWARD_MODEL))
     return GRPOTrainer(

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from covey.runs import open as open_run
     from covey.runs.what_if import rescore
 
+    check_output(args.output)
     try:
         result = rescore(open_run(args.run), what_if(args), parse_steps(args.steps))
     except (FileNotFoundError, ValueError, CoveyError) as error:
@@ -76,6 +77,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_result(result, args.show)
     return 0
+
+
+def check_output(path: str | None) -> None:
+    """Refuse a file whose name does not say its form."""
+    if path and Path(path).suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--output is {path}; its name must end in .csv or .parquet, which says the form.")
 
 
 def what_if(args: argparse.Namespace) -> WhatIf:
@@ -127,9 +134,14 @@ def parse_steps(text: str | None) -> range | None:
     try:
         if not separator:
             return range(int(first), int(first) + 1)
-        return range(int(first or 0), int(last or 10**9) + 1)
+        steps = range(int(first or 0), int(last or 10**9) + 1)
     except ValueError:
         raise ConfigError(f"--steps is {text!r}; give FROM:TO, for example 100:200.") from None
+    if not steps:
+        raise ConfigError(
+            f"--steps is {text!r}: it ends before it begins. Give FROM:TO, for example 100:200."
+        )
+    return steps
 
 
 def print_result(result: Rescored, show: int) -> None:

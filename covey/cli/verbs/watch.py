@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
     from covey.runs.report.server import ReportServer
 
+    if not 0 <= args.port < 65536:
+        raise ConfigError(f"--port is {args.port}; it is a number from 0 to 65535.")
     try:
         server = ReportServer(args.runs, args.port)
     except (FileNotFoundError, ValueError) as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from covey.errors import warn
-from covey.runs.hints import sampling, scoring, updating
+from covey.runs.hints import learning, sampling, scoring, updating
 from covey.runs.hints.hint import SEVERITIES, Hint, Rule
 from covey.runs.hints.history import EvaluationPoint, History
 from covey.runs.record import schema
@@ -18,11 +18,11 @@ from covey.types import ScoredGroup
 
 RULES: tuple[Rule, ...] = tuple(
     value
-    for module in (sampling, scoring, updating)
+    for module in (sampling, scoring, updating, learning)
     for value in vars(module).values()
     if isinstance(value, Rule)
 )
-"""Every rule, in the order of the steps: sample, score, update."""
+"""Every rule, in the order of the steps: sample, score, update; then those over the whole run."""
 
 PATIENCE = 10
 """Steps without a finding after which it counts as gone."""

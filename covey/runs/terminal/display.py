@@ -245,9 +245,8 @@ class Display:
             bar.append("━" * round(room * spent / total), _STYLES[phase])
             words.append("■ ", _STYLES[phase]).append(f"{phase} {duration(spent)}")
             if spent and self._metrics.get("num_tokens/step") and phase != "score":
-                words.append(
-                    f" · {number(self._metrics['num_tokens/step'] / spent)} tokens/s", "bright_black"
-                )
+                speed = number(self._metrics["num_tokens/step"] / spent)
+                words.append(f" · {speed} tokens/s", "bright_black")
             words.append("   ")
         tail = Text(f"{duration(total)} a step", style="bold")
         if "memory/peak_mb" in self._metrics:
