@@ -17,7 +17,6 @@ from transformers import Trainer
 
 from covey.config import GRPOConfig
 from covey.errors import ConfigError, warn
-from covey.trainer.distributed import gather
 
 if TYPE_CHECKING:
     from covey.trainer.grpo_trainer import GRPOTrainer
@@ -198,6 +197,5 @@ def reference_model(trainer: GRPOTrainer) -> nn.Module | None:
     reference = trainer.updater.reference
     if reference is None:
         return None
-    gather(None)
     with reference.swapped_into(trainer.model) as policy:
         return copy.deepcopy(policy).requires_grad_(False)
