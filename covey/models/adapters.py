@@ -15,7 +15,7 @@ from torch import nn
 from transformers import set_seed
 
 from covey.errors import LoadingError
-from covey.models.fitness import embedded_tokens
+from covey.models.fitness import rows_of
 from covey.models.loading import is_absent, load_policy, not_loaded, resolved_dtype
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def load_adapter(
             f"The adapter in {folder} does not say which model it belongs to. Name its base model."
         )
     policy: Any = load_policy(name, init_kwargs)
-    rows, had = embedding_rows(folder), embedded_tokens(policy)
+    rows, had = embedding_rows(folder), rows_of(policy)
     if rows > had:  # the adapter was trained with tokens that its base does not have
         policy.resize_token_embeddings(rows, mean_resizing=False)
     try:

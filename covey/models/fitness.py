@@ -93,7 +93,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Non
     Raises:
         LoadingError: a token that can occur in a prompt lies beyond the embedding.
     """
-    rows, known = embedded_tokens(model), known_ids(tokenizer)
+    rows, known = rows_of(model), known_ids(tokenizer)
     if not rows or not known or max(known) < rows:
         return
     unused = {getattr(tokenizer, f"{role}_token_id", None) for role in ("pad", "unk", "mask", "cls", "sep")}
@@ -111,7 +111,8 @@ def unknown_ids(
     tokenizer: PreTrainedTokenizerBase, model: nn.Module, ending: Collection[int]
 ) -> tuple[int, ...]:
     """Return the ids that the model has logits for and the tokenizer has no token for, but for those that end a completion."""
-    logits, known = int(getattr(text_config(model), "vocab_size", 0) or 0), known_ids(tokenizer)
+    logits, known = rows_of(model, "get_output_embeddings"), known_ids(tokenizer)
+    logits = logits or int(getattr(text_config(model), "vocab_size", 0) or 0)
     return tuple(i for i in range(logits) if i not in known and i not in ending) if known else ()
 
 
@@ -123,8 +124,11 @@ def known_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
         return set()
 
 
-def embedded_tokens(model: nn.Module) -> int:
-    """Return the rows of the model's embedding; 0 where that is not known, as with weights on other processes."""
-    get = getattr(innermost(model), "get_input_embeddings", None)
+def rows_of(model: nn.Module, getter: str = "get_input_embeddings") -> int:
+    """Return the rows of the model's embedding, or of its head, which may have another number of them.
+
+    Returns 0 where that is not known, as with weights on other processes.
+    """
+    get = getattr(innermost(model), getter, None)
     weight = getattr(get() if callable(get) else None, "weight", None)
     return len(weight) if isinstance(weight, Tensor) and weight.ndim == 2 else 0

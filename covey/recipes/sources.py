@@ -116,7 +116,9 @@ def load_data(node: Node) -> Data:
         return parts[0]
     for part, item in zip(parts, items, strict=True):
         if not is_map_style(part):
-            raise item.error("a stream is not put together with others: leave 'streaming' out.", DatasetError)
+            raise item.error(
+                "a stream cannot be put together with others: leave 'streaming' out.", DatasetError
+            )
     from datasets import concatenate_datasets
 
     try:

@@ -59,7 +59,7 @@ def wilson_interval(successes: float, count: float, confidence: float = 0.95) ->
         ValueError: more successes than trials, or fewer than 0.
     """
     if not 0 <= successes <= count:
-        raise ValueError(f"wilson_interval got {successes} of {count}; give 0 <= successes <= count.")
+        raise ValueError(f"{successes} successes of {count}; give 0 <= successes <= count.")
     if not count:
         return Interval(math.nan, math.nan, math.nan, confidence)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)

@@ -215,7 +215,7 @@ def make_prompts(
 
     It warns where prompts are repeated within a round.
     """
-    reader = prompt_reader(args, tokenizer, context_length(policy), fitness.embedded_tokens(policy) or None)
+    reader = prompt_reader(args, tokenizer, context_length(policy), fitness.rows_of(policy) or None)
     kept = kept_rows(dataset, reader)
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)

@@ -167,3 +167,10 @@ def test_other_mixers_are_named_and_plain_decoders_have_none():
     assert not other_mixers(tiny_model("gpt2")) and not other_mixers(tiny_of("gemma3")), (
         "a tower for images is no mixer of text"
     )
+
+
+@pytest.mark.parametrize("rows", [VOCABULARY - 3, VOCABULARY + 7])
+def test_unknown_ids_are_those_of_the_head_where_it_has_other_rows_than_the_embedding(rows):
+    model = tiny_of("inkling2_text", unpadded_vocab_size=rows)
+    assert len(model.get_output_embeddings().weight) == rows
+    assert unknown_ids(tiny_tokenizer(), model, ()) == tuple(range(VOCABULARY, rows))

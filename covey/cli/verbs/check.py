@@ -35,8 +35,8 @@ Exit status: 0 nothing stands in the way of a run, 1 an error was found, 2 wrong
 
 BUNDLED = (
     "AssertTests", "BoxedFormat", "CallTests", "Countdown", "ExactMatch", "JsonFormat", "MultipleChoice", "NumberMatch",
-    "Repetition", "SameAnswer", "StdioTests", "ThinkFormat", "code_reward_func", "format_reward_func",
-    "math_reward_func", "simple_math_reward_func",
+    "Repetition", "SameAnswer", "StdioTests", "ThinkFormat", "accuracy_reward", "code_reward_func", "format_reward_func",
+    "math_reward_func", "reasoning_accuracy_reward", "simple_math_reward_func", "think_format_reward",
 )  # fmt: skip
 """Bundled rewards that can be made without arguments."""
 

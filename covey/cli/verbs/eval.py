@@ -126,9 +126,11 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
     if args.dataset.endswith(SUFFIXES):
         for option in ("split", "prompt", "rows"):
             if getattr(args, option) is not None:
-                raise ConfigError(
-                    f"--{option} has no effect: {args.dataset} says its own eval sets. Use --set eval...."
+                key = "limit" if option == "rows" else option
+                way = (
+                    f"Use --set eval.{key}={getattr(args, option)}, or eval.NAME.{key} where it has several."
                 )
+                raise ConfigError(f"--{option} has no effect: {args.dataset} says its own eval sets. {way}")
         return Recipe.load(args.dataset, args.set, values | ({"rewards": args.reward} if args.reward else {}))
     if not args.reward:
         raise ConfigError("No reward to measure with. Add --reward NAME, or give a recipe as DATASET.")

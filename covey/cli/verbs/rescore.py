@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args.output)
     try:
-        result = rescore(open_run(args.run), what_if(args), parse_steps(args.steps))
+        steps, record = parse_steps(args.steps), open_run(args.run)
+        result = rescore(record, what_if(args), steps)
     except (FileNotFoundError, ValueError, CoveyError) as error:
         print(f"covey rescore: {error}", file=sys.stderr)
         return 2
