@@ -17,7 +17,10 @@ class Small:
 
     def __init__(self, forward, most, error):
         self.forward, self.most, self.error = forward, most, error
-        self.layout, self.sizes = forward.layout, []
+        self.sizes = []
+
+    def __getattr__(self, name):
+        return getattr(self.forward, name)
 
     def __call__(self, model, batch):
         self.sizes.append(batch.num_rows)
