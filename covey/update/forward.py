@@ -105,7 +105,7 @@ class Forward:
         if (
             self.balances
             and torch.is_grad_enabled()
-            and not (self.aux_loss is not None and self.aux_loss.requires_grad)
+            and not (isinstance(self.aux_loss, Tensor) and self.aux_loss.requires_grad)
         ):
             raise ConfigError(
                 f"{type(self.causal).__name__} gives no balancing loss that has a gradient. Set router_aux_loss_coef=0, or "

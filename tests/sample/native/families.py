@@ -45,7 +45,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Cohere": {"use_qk_norm": True, "logit_scale": 0.5},
     "Cohere2": {"sliding_window": WINDOW, "layer_types": HALF, "logit_scale": 0.5},
     "Gemma": {},
-    "Gemma2": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, **GEMMA},
+    "Gemma2": {
+        "attn_implementation": "eager",
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 3.0,
+        **GEMMA,
+    },
     "Gemma3": {"final_logit_softcapping": 9.0, **GEMMA},
 }
 
