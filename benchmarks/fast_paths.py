@@ -41,6 +41,7 @@ from covey.cli.verbs.quickstart import make_trainer
 from covey.runs.statistics import Interval, mean_interval, wilson_interval
 from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling
+from covey.sample.turns import Turns
 from covey.tasks import quickstart_run
 from covey.types import Group, Prompt
 from covey.update.forward import Forward
@@ -76,10 +77,12 @@ class Noting(NativeEngine):
         super().__init__(*args, **kwargs)
         self.noted: list[str] = []
 
-    def generate(self, prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> Iterator[Group]:
+    def generate(
+        self, prompts: Sequence[Prompt], group_size: int, settings: Sampling, turns: Turns | None = None
+    ) -> Iterator[Group]:
         places = {id(prompt): place for place, prompt in enumerate(prompts)}
         said: dict[int, list[str]] = {}
-        for group in super().generate(prompts, group_size, settings):
+        for group in super().generate(prompts, group_size, settings, turns):
             said[places[id(group.prompt)]] = [_digest(c.ids) for c in group.completions]
             yield group
         self.noted += [digest for place in sorted(said) for digest in said[place]]

@@ -29,7 +29,7 @@ from covey import GRPOConfig, GRPOTrainer
 from covey.runs.hints.watch import HintWatch
 from covey.runs.record.writer import RunWriter
 from covey.runs.terminal.display import Display
-from covey.tasks import quickstart_run
+from covey.tasks import assets, quickstart_run
 from covey.trainer.run_log import RunLog
 
 PARTS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -77,7 +77,7 @@ def measure(steps: int, display: str, folder: str) -> tuple[dict[str, float], fl
     times = StepTimes(spent)
     settings = {**quickstart_run.settings(steps=steps), "display": display}
     trainer = GRPOTrainer(
-        str(quickstart_run.POLICY),
+        str(assets.POLICY),
         quickstart_run.RULES,
         GRPOConfig(output_dir=folder, **settings),
         Dataset.from_list(quickstart_run.train_rows(steps=steps)),

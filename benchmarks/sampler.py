@@ -1,11 +1,12 @@
 #!/usr/bin/env python
-"""Tokens per second of sampling: transformers `generate`, the native engine and, where there is one, vLLM's CPU build.
+"""Tokens per second of sampling: transformers `generate`, the native engine on both of its paths, and vLLM's CPU build.
 
     python benchmarks/sampler.py --model FOLDER
     python benchmarks/sampler.py --model FOLDER --vllm-python ENV/bin/python --cases 1x8x76x128 1x64x512x128n
+    python benchmarks/sampler.py --model FOLDER --against CHECKOUT        also the native engine of another checkout
 
 A case is prompts x group size x prompt tokens x new tokens; with an `n` at the end completions end where the model ends
-them, else all have the same length. Each engine has a process of its own; they take turns, round after round, so that
+them, else all have the same length. "general" is the native engine's path for models that its fast path does not know. Each engine has a process of its own; they take turns, round after round, so that
 what else the machine does meets all of them, and medians over rounds are printed. The limit beside them is what one
 step needs at least: weights and cache over the measured memory bandwidth, or floating-point operations over the
 measured peak, whichever takes longer. Ratios are what to quote; seconds drift.
@@ -29,7 +30,12 @@ from typing import Any
 
 from side_by_side import add_options, clock, environment, forget_peak, peak, report
 
+HERE = Path(__file__).resolve().parents[1]
 CASES = ["1x8x76x128", "1x32x76x128", "1x64x76x128", "1x8x512x128n", "1x32x512x128n", "1x64x512x128n"]
+
+
+CHECKED = 5
+"""Calls before the first that is measured: the fast path is compared with the model in the 1st, 2nd, 3rd, 5th, 9th, ... of a run."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +121,14 @@ def run_transformers(args: argparse.Namespace) -> Any:
     return sample
 
 
-def run_native(args: argparse.Namespace) -> Any:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+def run_native(args: argparse.Namespace, path: str = "fast") -> Any:
+    sys.path.insert(0, args.checkout)
     from covey.sample.native.engine import NativeEngine
     from covey.sample.sampling import Sampling
     from covey.types import Prompt
 
     model = load(args.model, args.dtype)
-    engine = NativeEngine(lambda ids: "", path="fast")
+    engine = NativeEngine(lambda ids: "", path=path)
     ends = tuple(end_ids(model))
     calls = [0]
 
@@ -135,6 +141,15 @@ def run_native(args: argparse.Namespace) -> Any:
         return sum(len(c.ids) for group in groups for c in group.completions)
 
     return sample
+
+
+def run_general(args: argparse.Namespace) -> Any:
+    return run_native(args, "general")
+
+
+def run_before(args: argparse.Namespace) -> Any:
+    """Sample as the other checkout does by itself: on its general path where its fast path does not know the model."""
+    return run_native(args, "auto")
 
 
 def run_vllm(args: argparse.Namespace) -> Any:
@@ -157,7 +172,13 @@ def run_vllm(args: argparse.Namespace) -> Any:
     return sample
 
 
-ENGINES = {"transformers": run_transformers, "native": run_native, "vllm": run_vllm}
+ENGINES = {
+    "transformers": run_transformers,
+    "general": run_general,
+    "before": run_before,
+    "vllm": run_vllm,
+    "native": run_native,
+}
 
 
 def work(args: argparse.Namespace) -> None:
@@ -168,6 +189,9 @@ def work(args: argparse.Namespace) -> None:
 
     torch.set_num_threads(args.threads)
     sample = ENGINES[args.worker](args)
+    warm_up = Case(1, 2, 24, 2, False)
+    for _ in range(CHECKED):
+        sample(warm_up, prompt_ids(args.model, warm_up))
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         order = json.loads(line)
@@ -183,14 +207,10 @@ class Worker:
     """An engine in a process of its own, which is stopped while others measure: idle threads may spin."""
 
     def __init__(self, name: str, python: str, args: argparse.Namespace, dtype: str) -> None:
+        checkout = args.against if name == "before" else str(HERE)
         command = [python, __file__, "--worker", name, "--model", args.model, "--dtype", dtype]
-        command += [
-            "--threads",
-            str(args.threads),
-            "--clock",
-            args.clock,
-            *(["--eager"] if args.eager else []),
-        ]
+        command += ["--checkout", checkout, "--threads", str(args.threads), "--clock", args.clock]
+        command += ["--eager"] if args.eager else []
         self.log = Path(tempfile.mkdtemp()) / f"{name}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -254,15 +274,21 @@ def seconds_of(work: Any) -> float:
 
 
 def limit(model: str, dtype: str, case: Case, speeds: tuple[float, float]) -> float:
-    """Tokens per second that no sampler can exceed on this machine, prefill left out."""
-    from transformers import AutoConfig
+    """Tokens per second that no sampler can exceed on this machine, prefill left out.
+
+    Every weight is read once in a step, but for an embedding that is not the head too.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(model)
-    hidden, kv_heads = config.hidden_size, config.num_key_value_heads
-    dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
-    heads = config.num_attention_heads
-    layer = hidden * dim * (2 * heads + 2 * kv_heads) + 3 * hidden * config.intermediate_size
-    weights = config.num_hidden_layers * layer + config.vocab_size * hidden
+    kv_heads = config.num_key_value_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(config)
+    is_apart = built.get_input_embeddings().weight is not built.get_output_embeddings().weight
+    weights = sum(p.numel() for p in built.parameters())
+    weights -= built.get_input_embeddings().weight.numel() if is_apart else 0
     size = 2 if dtype == "bfloat16" else 4
     cached = case.prompts * case.prompt_tokens + case.sequences * case.new / 2
     cache = 2 * config.num_hidden_layers * kv_heads * dim * cached
@@ -278,12 +304,12 @@ def compare(args: argparse.Namespace, dtype: str, speeds: tuple[float, float]) -
     """One row per case, as soon as it is measured."""
     import random
 
-    pythons = {"transformers": sys.executable, "native": sys.executable, "vllm": args.vllm_python}
+    missing = {"before"} if args.against is None else set()
+    missing |= {"vllm"} if args.vllm_python is None else set()
     workers: dict[str, Worker] = {}
     try:
-        for name, python in pythons.items():
-            if python:
-                workers[name] = Worker(name, python, args, dtype)
+        for name in [name for name in args.engines if name not in missing]:
+            workers[name] = Worker(name, args.vllm_python if name == "vllm" else sys.executable, args, dtype)
         for text in args.cases:
             case = Case.of(text)
             ids = prompt_ids(args.model, case)
@@ -304,13 +330,12 @@ def summary(text: str, dtype: str, runs: dict[str, list[dict[str, float]]], most
     for name, answers in runs.items():
         row[name] = statistics.median(a["tokens"] / a["seconds"] for a in answers)
         row[f"{name} MB"] = max(a["peak"] for a in answers)
-    for other in ("transformers", "vllm"):
-        if other in runs:
-            ratios = [
-                (n["tokens"] / n["seconds"]) / (o["tokens"] / o["seconds"])
-                for n, o in zip(runs["native"], runs[other], strict=True)
-            ]
-            row[f"over {other}"] = statistics.median(ratios)
+    for other in [name for name in runs if name != "native"]:
+        ratios = [
+            (n["tokens"] / n["seconds"]) / (o["tokens"] / o["seconds"])
+            for n, o in zip(runs["native"], runs[other], strict=True)
+        ]
+        row[f"over {other}"] = statistics.median(ratios)
     return row
 
 
@@ -335,11 +360,17 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--vllm-python", help="the Python of an environment with vLLM's CPU build")
     parser.add_argument("--eager", action="store_true", help="vLLM without compilation")
+    parser.add_argument("--against", help="another checkout of Covey, for instance a git worktree")
+    parser.add_argument(
+        "--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="besides native"
+    )
+    parser.add_argument("--checkout", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    args.engines = list(dict.fromkeys([*args.engines, "native"]))
     if args.worker:
         work(args)
         return
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(HERE))
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
 

@@ -74,6 +74,39 @@ def report(rows: Iterable[dict[str, Any]], show: Callable[[dict[str, Any]], None
             Path(path).write_text(json.dumps(seen, indent=1))
 
 
+Steps = dict[str, list[float]]
+"""Seconds, memory and whatever else a worker counts, step by step."""
+
+
+def steps_of(script: str, name: str, args: argparse.Namespace, case: str, dtype: str, *more: str) -> Steps:
+    """Return the steps of TRL, Covey or another worker of a benchmark, in a process of its own, the first left out.
+
+    Args:
+        script: the benchmark; it writes them to its `--json`.
+        more: options of its own.
+    """
+    out = Path(tempfile.mkdtemp()) / "out.json"
+    python = args.trl_python if name == "trl" else sys.executable
+    command = [python, script, "--worker", name, "--model", args.model, "--cases", case, "--dtype", dtype]
+    command += ["--steps", str(args.steps), "--threads", str(args.threads), "--json", str(out), *more]
+    names = environment(
+        args.threads, PYTHONPATH="" if name == "trl" else str(Path(__file__).resolve().parents[1])
+    )
+    done = subprocess.run(command, env=names, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{name} has failed on {case} in {dtype}:\n{done.stderr[-2000:]}")
+    return {key: values[1:] for key, values in json.loads(out.read_text()).items()}
+
+
+def in_turns(names: Iterable[str], rounds: int, measure: Callable[[str], Steps]) -> dict[str, list[Steps]]:
+    """Return what each worker took in every round; they take turns."""
+    found: dict[str, list[Steps]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name, own in found.items():
+            own.append(measure(name))
+    return found
+
+
 # --- two checkouts of Covey, step by step ---------------------------------------------------------------------------------
 
 MARK = "seconds per step: "

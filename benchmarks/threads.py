@@ -21,7 +21,7 @@ from covey.cli.engines import engine_of
 from covey.models.loading import load_policy, load_tokenizer
 from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling
-from covey.tasks import quickstart_run
+from covey.tasks import assets
 
 BUSY = "while True: pass"
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default=str(quickstart_run.POLICY))
+    parser.add_argument("--model", default=str(assets.POLICY))
     parser.add_argument("--busy", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
     parser.add_argument("--prompts", type=int, default=8)

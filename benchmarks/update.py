@@ -4,11 +4,13 @@
     python benchmarks/update.py --model FOLDER
     python benchmarks/update.py --model FOLDER --trl-python ENV/bin/python --cases 8x76x128 8x512x128
     python benchmarks/update.py --vocabulary 151936 --cases 8x512x128
+    python benchmarks/update.py --model FOLDER --trl-python ENV/bin/python --whole
 
 A case is completions of one prompt x prompt tokens x new tokens. Every completion has all its tokens and a reward of its
 own, so that no row can be left out. An update is what lies between the rewards and the end of the optimizer step: forward,
 backward, clipping, AdamW. Two trainers are timed from outside, through a reward and a callback; TRL's sampling is
-replaced by random tokens, so that a run takes minutes. `plain` is the least that a training step without any care for
+replaced by random tokens, so that a run takes minutes. With `--whole` it samples by itself, and what is measured is from the end of
+one optimizer step to the end of the next. `plain` is the least that a training step without any care for
 memory does: one padded forward pass, logits of completion positions in float32, log-soft-max, backward, AdamW.
 
 Each run has a process of its own and one step that is not counted; they take turns, round after round. Ratios are what to
@@ -21,15 +23,13 @@ import argparse
 import importlib
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side import add_options, environment, forget_peak, peak, report
+from side_by_side import add_options, forget_peak, in_turns, peak, report, steps_of
 
 CASES = ["8x76x128", "8x512x128"]
 RIVALS = ("plain", "trl")
@@ -121,10 +121,12 @@ def run_trainer(args: argparse.Namespace, case: Case, meter: Meter) -> None:
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, *_: Any, **__: Any) -> None:
             meter.end()
+            meter.begin()  # a whole step begins here; an update once more, at its reward
 
     def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
         assert [len(ids) for ids in completion_ids] == [case.new] * case.group
-        meter.begin()
+        if not args.whole:
+            meter.begin()
         return [float(k) for k in range(len(completion_ids))]
 
     library = importlib.import_module(args.worker)
@@ -145,7 +147,7 @@ def run_trainer(args: argparse.Namespace, case: Case, meter: Meter) -> None:
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    if args.worker == "trl":
+    if args.worker == "trl" and not args.whole:
         model.generate = random_tokens(model, case.new)
     else:
         settings["generation_kwargs"] = {"min_new_tokens": case.new}
@@ -157,6 +159,7 @@ def run_trainer(args: argparse.Namespace, case: Case, meter: Meter) -> None:
         processing_class=tokenizer,
         callbacks=[Clock()],
     )
+    meter.begin()
     trainer.train()
 
 
@@ -183,34 +186,16 @@ def work(args: argparse.Namespace) -> None:
     meter = Meter()
     run = run_plain if args.worker == "plain" else run_trainer
     run(args, Case.of(args.cases[0]), meter)
-    Path(args.json).write_text(json.dumps(vars(meter)))
+    Path(args.json).write_text(json.dumps({"wall": meter.wall, "cpu": meter.cpu, "peak": meter.peak}))
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, args: argparse.Namespace, case: str, dtype: str) -> dict[str, list[float]]:
-    """Return the updates of one process, the first left out."""
-    out = Path(tempfile.mkdtemp()) / "out.json"
-    python = args.trl_python if name == "trl" else sys.executable
-    command = [python, __file__, "--worker", name, "--model", args.model, "--cases", case, "--dtype", dtype]
-    command += ["--steps", str(args.steps), "--threads", str(args.threads), "--micro", str(args.micro)]
-    command += ["--json", str(out), *(["--checkpointing"] if args.checkpointing else [])]
-    path = "" if name == "trl" else str(Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        command, env=environment(args.threads, PYTHONPATH=path), capture_output=True, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"{name} has failed on {case} in {dtype}:\n{done.stderr[-2000:]}")
-    return {key: values[1:] for key, values in json.loads(out.read_text()).items() if key != "at"}
-
-
 def compare(args: argparse.Namespace, case: str, dtype: str) -> dict[str, Any]:
-    names = ["plain", *(["trl"] if args.trl_python else []), "covey"]
-    rounds: dict[str, list[dict[str, list[float]]]] = {name: [] for name in names}
-    for _ in range(args.rounds):
-        for name in names:
-            rounds[name].append(measure(name, args, case, dtype))
+    names = [*([] if args.whole else ["plain"]), *(["trl"] if args.trl_python else []), "covey"]
+    more = ["--micro", str(args.micro), *(f"--{f}" for f in ("checkpointing", "whole") if getattr(args, f))]
+    rounds = in_turns(names, args.rounds, lambda name: steps_of(__file__, name, args, case, dtype, *more))
     row: dict[str, Any] = {"case": case, "dtype": dtype, "micro": args.micro}
     for name, results in rounds.items():
         row[name] = statistics.median(s for r in results for s in r[args.clock])
@@ -241,6 +226,7 @@ def main() -> None:
     parser.add_argument(
         "--checkpointing", action="store_true", help="gradient checkpointing, for both trainers"
     )
+    parser.add_argument("--whole", action="store_true", help="whole steps, sampling too")
     parser.add_argument("--steps", type=int, default=2, help="updates per round that are counted")
     parser.add_argument("--trl-python", help="the Python of an environment with TRL")
     args = parser.parse_args()

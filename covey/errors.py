@@ -5,8 +5,10 @@
     ├── DatasetError      a row, a column or a prompt cannot be used                     (ValueError)
     ├── LoadingError      a model, tokenizer or adapter cannot be used as asked          (ValueError)
     ├── RewardError       a reward broke its contract, or raised                         (ValueError)
+    ├── ToolError         a tool or an environment cannot be used, or broke its contract (ValueError)
     ├── SandboxError      code cannot be run at the isolation that was asked for         (RuntimeError)
     ├── EngineError       the sampler cannot serve a request                             (RuntimeError)
+    │   └── ServerLost    a server is gone, or gave a request up                         (RuntimeError)
     ├── CheckpointError   a checkpoint is damaged or does not belong to this run         (RuntimeError)
     └── DivergedError     loss or gradients were not finite too many steps in a row      (RuntimeError)
 
@@ -48,12 +50,20 @@ class RewardError(CoveyError, ValueError):
     """A reward broke its contract, or raised."""
 
 
+class ToolError(CoveyError, ValueError):
+    """A tool or an environment cannot be used as asked, or broke its contract."""
+
+
 class SandboxError(CoveyError, RuntimeError):
     """Code cannot be run at the isolation level that was asked for."""
 
 
 class EngineError(CoveyError, RuntimeError):
     """The sampler cannot serve a request."""
+
+
+class ServerLost(EngineError):
+    """A server is gone, or gave a request up. The request may be sent again, to it or to another one."""
 
 
 class CheckpointError(CoveyError, RuntimeError):

@@ -8,7 +8,9 @@ logged step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
@@ -38,9 +40,13 @@ class Mean:
     count: float = 1.0
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Mean:
+    def of(cls, values: Iterable[float], weights: Iterable[float] | None = None) -> Mean:
+        """Return the mean of values, each of which counts as its weight says; without weights, each counts 1."""
         kept = [float(v) for v in values]
-        return cls(math.fsum(kept), len(kept))
+        if weights is None:
+            return cls(math.fsum(kept), len(kept))
+        counts = [float(w) for w in weights]
+        return cls(math.fsum(v * w for v, w in zip(kept, counts, strict=True)), math.fsum(counts))
 
     def merge(self, other: Mean) -> Mean:
         return Mean(self.total + other.total, self.count + other.count)
@@ -48,6 +54,29 @@ class Mean:
     @property
     def value(self) -> float | None:
         return self.total / self.count if self.count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Mean):
+    """A mean that is measured once in a run: it is logged where it was measured, and nowhere else."""
+
+    def merge(self, other: Mean) -> Once:
+        return Once(self.total + other.total, self.count + other.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A frequency, kept as the counts of events and of their chances; without a chance it is 0."""
+
+    events: float
+    chances: float
+
+    def merge(self, other: Rate) -> Rate:
+        return Rate(self.events + other.events, self.chances + other.chances)
+
+    @property
+    def value(self) -> float | None:
+        return self.events / self.chances if self.chances else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +91,28 @@ class Total:
     @property
     def value(self) -> float | None:
         return self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Evenness:
+    """The effective sample size of weights as a share of their number, (Σw)² / (n Σw²): 1 where all are alike, 1/n where one
+    holds all.
+
+    Source: Kish (1965), section 11.7. Of weights that are all 0 it is 0.
+    """
+
+    count: float
+    total: float
+    squares: float
+
+    def merge(self, other: Evenness) -> Evenness:
+        return Evenness(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    @property
+    def value(self) -> float | None:
+        if not self.count:
+            return None
+        return self.total**2 / (self.count * self.squares) if self.squares else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +196,16 @@ def merge(*parts: Metrics) -> dict[str, Metric]:
     return merged
 
 
+@contextmanager
+def timed(note: Callable[[Metrics], object], name: str) -> Iterator[None]:
+    """Note the seconds inside, also of what fails, as a sum without a count: what they are a mean over is counted elsewhere."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        note({name: Mean(time.perf_counter() - start, 0.0)})
+
+
 class LedgerState(TypedDict):
     """A ledger as JSON holds it."""
 
@@ -158,7 +219,7 @@ class Ledger:
     """Collects metrics between two logged steps, and remembers every name it has seen.
 
     A name without a measurement since the last log keeps its last number (0 before the first), so that a curve has no
-    holes and no NaN; a sum of nothing is 0. The counts that stand beside the reward means say how many samples a number
+    holes and no NaN; a sum of nothing is 0; what is measured `Once` is logged once. The counts that stand beside the reward means say how many samples a number
     rests on.
     """
 
@@ -190,7 +251,11 @@ class Ledger:
                 self._last[name] = float(value)
             else:
                 self._last.setdefault(name, 0.0)
-        return dict(self._last)
+        numbers = dict(self._last)
+        for name, metric in merged.items():
+            if isinstance(metric, Once):
+                del self._last[name]
+        return numbers
 
     def state(self) -> LedgerState:
         """Return what `restore` needs so that a resumed run logs the same numbers; JSON holds it."""
@@ -199,6 +264,8 @@ class Ledger:
 
     def restore(self, state: LedgerState) -> None:
         """Continue a ledger from its `state`."""
-        kinds = {kind.__name__: kind for kind in (Mean, Total, Spread, Largest, Smallest)}
+        kinds = {
+            kind.__name__: kind for kind in (Mean, Once, Rate, Total, Evenness, Spread, Largest, Smallest)
+        }
         self._last, self._sums = dict(state["last"]), set(state["sums"])
         self._pending = {name: kinds[kind](*values) for name, (kind, *values) in state["pending"].items()}

@@ -15,10 +15,24 @@ same step holds the same groups however many processes share it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from covey.errors import ConfigError, warn
+
+T = TypeVar("T")
+
+
+class Figure(str):
+    """A text for people that knows its value, for machines: a number, or several by name."""
+
+    value: object
+
+    def __new__(cls, text: str, value: object) -> Figure:
+        figure = super().__new__(cls, text)
+        figure.value = value
+        return figure
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,8 @@ class Plan:
     max_steps: int = -1
     """Optimizer steps that were asked for; negative: by epochs."""
     epochs: float = 1.0
+    first: int | None = None
+    """Completions of a prompt before groups grow: `group_size` is then a mean. None: groups are of one size."""
 
     @property
     def completions_per_step(self) -> int:
@@ -104,7 +120,19 @@ class Plan:
     @property
     def keeps_groups_whole(self) -> bool:
         """Whether each process owns whole groups in every optimizer step, so that nothing has to be exchanged."""
-        return self.micro_batch * self.accumulation % self.group_size == 0
+        are_equal = self.first is None or self.ranks == 1
+        return are_equal and self.micro_batch * self.accumulation % self.group_size == 0
+
+    @property
+    def prompts_sharing(self) -> int:
+        """Prompts, over all processes, that share completions where groups grow: those of an optimizer step, if it holds whole groups.
+
+        Otherwise, and where a step takes several rounds of sampling, those of a round.
+        """
+        rounds = self.micro_batches_per_pass // self.steps_per_generation
+        steps = self.micro_batches_per_pass // self.accumulation
+        is_whole = self.completions_per_step % self.group_size == 0
+        return self.prompts_per_rollout // max(rounds, steps if is_whole else 1)
 
     def owner(self, group: int) -> int:
         """Return the process that samples and scores a group of the rollout: the one that trains on its first completion."""
@@ -116,25 +144,40 @@ class Plan:
         start = step * self.completions_per_step + (rank * self.accumulation + micro) * self.micro_batch
         return range(start, start + self.micro_batch)
 
-    def table(self) -> list[tuple[str, str]]:
+    def table(self) -> list[tuple[str, Figure]]:
         """Return what is printed before training: a label and a value per line."""
         n, sampled = self.group_size, self.prompts_per_rollout * self.group_size
+        mean = "" if self.first is None else f" on average, {self.first} at first"
         rows = {
-            "prompts per optimizer step": f"{self.prompts_per_step:g}",
-            "completions per optimizer step": f"{self.completions_per_step} ({n} per prompt)",
-            "micro-batches": f"{self.accumulation} of {self.micro_batch} completions on each of {self.ranks} process(es)",
-            "sampled at once": f"{self.prompts_per_rollout} prompts, {sampled} completions; "
-            f"feeds {self.steps_per_rollout} optimizer step(s)",
+            "prompts per optimizer step": Figure(f"{self.prompts_per_step:g}", self.prompts_per_step),
+            "completions per optimizer step": Figure(
+                f"{self.completions_per_step} ({n} per prompt{mean})", self.completions_per_step
+            ),
+            "micro-batches": Figure(
+                f"{self.accumulation} of {self.micro_batch} completions on each of {self.ranks} process(es)",
+                {"number": self.accumulation, "completions": self.micro_batch, "processes": self.ranks},
+            ),
+            "sampled at once": Figure(
+                f"{self.prompts_per_rollout} prompts, {sampled} completions; feeds {self.steps_per_rollout} optimizer step(s)",
+                {
+                    "prompts": self.prompts_per_rollout,
+                    "completions": sampled,
+                    "optimizer steps": self.steps_per_rollout,
+                },
+            ),
         }
         if self.iterations > 1:
-            rows["passes over each sample"] = str(self.iterations)
+            rows["passes over each sample"] = Figure(str(self.iterations), self.iterations)
         if self.num_prompts is not None:
-            rows["steps per epoch"] = f"{self.steps_per_epoch} from {self.num_prompts} prompts"
+            text = f"{self.steps_per_epoch} from {self.num_prompts} prompts"
+            rows["steps per epoch"] = Figure(text, self.steps_per_epoch)
         if self.dropped_prompts:
-            rows["prompts left out per epoch"] = f"{self.dropped_prompts} (they do not fill a round)"
+            text = f"{self.dropped_prompts} (they do not fill a round)"
+            rows["prompts left out per epoch"] = Figure(text, self.dropped_prompts)
         rounds = math.ceil(self.total_steps / self.steps_per_rollout)
-        rows["optimizer steps in total"] = str(self.total_steps)
-        rows["completions in total"] = f"{rounds * sampled} in {rounds} rounds of sampling"
+        rows["optimizer steps in total"] = Figure(str(self.total_steps), self.total_steps)
+        text = f"{rounds * sampled} in {rounds} rounds of sampling"
+        rows["completions in total"] = Figure(text, rounds * sampled)
         return list(rows.items())
 
     def __str__(self) -> str:
@@ -155,6 +198,7 @@ def make_plan(
     num_prompts: int | None = None,
     max_steps: int = -1,
     epochs: float = 1.0,
+    first: int | None = None,
 ) -> Plan:
     """Work out a plan from the settings.
 
@@ -163,7 +207,8 @@ def make_plan(
     at another time than optimizer steps, more is sampled, with a warning.
 
     Raises:
-        ConfigError: explicit settings cannot hold whole groups; the message proposes the nearest that can.
+        ConfigError: explicit settings cannot hold whole groups; the message proposes the nearest that can. Or groups would grow, and
+            there is no other prompt to share completions with.
     """
     if group_size < 2:
         raise ConfigError(
@@ -188,9 +233,14 @@ def make_plan(
         raise ConfigError("The training dataset has no rows. Give at least one prompt.")
     if num_prompts is None and max_steps <= 0:
         raise ConfigError("The training dataset is a stream of unknown length. Set max_steps.")
-    return Plan(
-        group_size, micro_batch, accumulation, ranks, sampled, iterations, num_prompts, max_steps, epochs
-    )
+    counts = group_size, micro_batch, accumulation, ranks, sampled, iterations
+    plan = Plan(*counts, num_prompts, max_steps, epochs, first)
+    if first is not None and plan.prompts_sharing < 2:
+        raise ConfigError(
+            "group_allocation='grow' has no effect: an optimizer step has one prompt, which shares its completions with no other. Raise "
+            "per_device_train_batch_size or gradient_accumulation_steps, or lower num_generations."
+        )
+    return plan
 
 
 def warn_if_cycled(plan: Plan) -> None:
@@ -201,6 +251,12 @@ def warn_if_cycled(plan: Plan) -> None:
             "prompts are repeated within a round. Lower per_device_train_batch_size or gradient_accumulation_steps, or "
             "raise num_generations, to avoid it."
         )
+
+
+def cut(values: Sequence[T], count: int) -> list[Sequence[T]]:
+    """Return `count` consecutive parts of the same size, such as the rounds of a rollout."""
+    size = len(values) // count
+    return [values[i * size : (i + 1) * size] for i in range(count)]
 
 
 def _steps_per_generation(

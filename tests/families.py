@@ -42,12 +42,17 @@ NO_TYPES = {"layer_types": ...}
 """The field is derived from others."""
 OVERRIDES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        ["axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note", "dots3_note_text", "glm4_moe_lite", "glm_moe_dsa", "kimi_linear", "longcat_flash", "minicpm3", "sarvam_mla", "youtu"],
+        ["axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_linear", "longcat_flash", "minicpm3", "sarvam_mla", "youtu"],
         LATENT,
     ),
     "bamba": {"attn_layer_indices": [1], **NO_TYPES},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_theta": 1e4, "rope_type": "default"}}},
     "codegen": {"rotary_dim": 4},
-    
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "dots3_note_text": {**LATENT, "head_dim": 16, "per_layer_config": None},
     "falcon_h1": NO_TYPES,
     "falcon_mamba": NO_TYPES,
     "gemma3n_text": {"num_kv_shared_layers": 0},
@@ -63,11 +68,20 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mamba": NO_TYPES,
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 4, **NO_TYPES},
     "recurrent_gemma": {"num_hidden_layers": 3, "attention_window_size": 64, **NO_TYPES},
+    "qwen4_exp_text": {
+        "indexer_budget": 64, "indexer_compress_ratio": 4, "indexer_head_dim": 8, "indexer_kv_heads": 1, "indexer_n_heads": 4,
+        "ngram_vocab_size_base": 500, "split_ngram_parts": 1, "hc_lowrank": 8, "ple_embed_dim": 8,
+    },
     "reformer": {
         "is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 32], "num_hashes": 1, "hidden_size": 32,
     },
     "xlstm": {"num_heads": 4, "head_dim": 8, "qk_dim_factor": 1.0, "v_dim_factor": 1.0, "chunk_size": 4},
-    "zamba2": {"num_hidden_layers": 4, "layer_types": ["mamba", "hybrid", "mamba", "hybrid"]},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {
+        "num_hidden_layers": 4, "layer_types": ["linear_attention", "hybrid"] * 2, "attention_hidden_size": 64,
+        "attention_head_dim": 16, "num_key_value_heads": 4, "mamba_dt_rank": 2, "use_mamba_kernels": False,
+    },
+    "zamba2": {"num_hidden_layers": 4, "layer_types": ["linear_attention", "hybrid"] * 2, "hybrid_layer_ids": [1, 3]},
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
 """Fields of families whose small sizes do not fit together, or that differ from what is small for others."""
@@ -90,7 +104,7 @@ def _shrunk(kind: Any, fields: dict[str, Any]) -> Any:
     small = {name: size for name, size in SMALL.items() if name in known}
     for name, value in vars(default).items():
         if hasattr(value, "model_type") and hasattr(value, "to_dict"):
-            small[name] = _shrunk(type(value), {})
+            small[name] = _shrunk(type(value), OVERRIDES.get(value.model_type, {}))
     types = getattr(default, "layer_types", None)
     if types:  # two layers, and one of each kind
         kinds = list(dict.fromkeys(types))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.metrics import Largest, Ledger, Mean, Smallest, Spread, Total, merge
+from covey.metrics import Evenness, Largest, Ledger, Mean, Smallest, Spread, Total, merge
 
 numbers = st.lists(st.floats(-1e6, 1e6), max_size=20)
 
@@ -53,6 +53,7 @@ def test_parts_of_all_ranks_are_reduced_together():
 def test_a_ledger_that_is_saved_in_between_logs_the_same_numbers():
     def feed(ledger):
         ledger.add({"a": Mean.of([1.0, 2.0]), "s": Spread.of([1.0, 5.0]), "m": Largest.of([3.0])})
+        ledger.add({"e": Evenness(2.0, 3.0, 5.0)})
 
     one, two = Ledger(), Ledger()
     feed(one)

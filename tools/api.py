@@ -81,6 +81,13 @@ PROMISED: dict[str, list[str]] = {
         "covey.rewards.think_format_reward",
         "covey.rewards.get_soft_overlong_punishment",
     ],
+    "Tools": [
+        "covey.tools.tool",
+        "covey.tools.Tags",
+        "covey.tools.Python",
+        "covey.tools.PythonInterpreter",
+        "covey.tools.Search",
+    ],
     "Score": [
         "covey.score.advantages.group_advantages",
     ],
@@ -102,6 +109,7 @@ PROMISED: dict[str, list[str]] = {
         "covey.errors.DatasetError",
         "covey.errors.LoadingError",
         "covey.errors.RewardError",
+        "covey.errors.ToolError",
         "covey.errors.SandboxError",
         "covey.errors.EngineError",
         "covey.errors.CheckpointError",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import islice
 
 from demonstrations import demonstrations
@@ -34,16 +34,24 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer() -> Qwen2Tokenizer:
-    """Learn the words of the tasks from demonstrations."""
+    """Learn the words of the three tasks from demonstrations."""
+    drawn = islice(demonstrations(seed=0), 20_000)
+    return tokenizer_of(
+        (f"{d.prompt}\n{d.completion}" for d in drawn), ROLES, [*NUMBERS, *TAGS], CHAT_TEMPLATE
+    )
+
+
+def tokenizer_of(texts: Iterable[str], roles: list[str], tags: list[str], template: str) -> Qwen2Tokenizer:
+    """Learn the words of texts; `roles` are control tokens, `tags` are further tokens, of what is written."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(
-        special_tokens=[PAD, END, *ROLES],
+        special_tokens=[PAD, END, *roles],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         min_frequency=2,
         show_progress=False,
     )
-    learner.train_from_iterator(_words(), trainer)
+    learner.train_from_iterator((word for text in texts for word in WORDS.findall(text)), trainer)
     model = json.loads(learner.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=model["vocab"],
@@ -51,16 +59,10 @@ def train_tokenizer() -> Qwen2Tokenizer:
         unk_token=PAD,
         eos_token=END,
         pad_token=PAD,
-        additional_special_tokens=ROLES,
-        chat_template=CHAT_TEMPLATE,
+        additional_special_tokens=roles,
+        chat_template=template,
         padding_side="left",
         model_max_length=256,
     )
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (*NUMBERS, *TAGS)])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in tags])
     return tokenizer
-
-
-def _words() -> Iterator[str]:
-    """Words of demonstrations, each with the blank before it."""
-    for demonstration in islice(demonstrations(seed=0), 20_000):
-        yield from WORDS.findall(f"{demonstration.prompt}\n{demonstration.completion}")

@@ -16,13 +16,14 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "hardware.md"
 sys.path.insert(0, str(ROOT))
 
-from covey.forecast.memory import Demand, Sizes, peak  # noqa: E402
+from covey.forecast.fitting import RESERVE, on_gpu  # noqa: E402
+from covey.forecast.memory import Demand, Sizes  # noqa: E402
 
 GIB = 2**30
 CARDS = (8, 12, 16, 24, 40, 48, 80)
-"""GB that cards are sold with."""
-RESERVED = 1.5
-"""GiB that CUDA's context, its kernels and the allocator's fragments take of a card; a rule of thumb."""
+"""GiB of cards that are sold."""
+ENDLESS = 2**20
+"""GiB of a card that bounds nothing, for what no card holds."""
 RANK = 16
 
 
@@ -54,7 +55,7 @@ DEMAND = Demand(completions=8, group=8, sampled=64, prompt_tokens=256, completio
 
 METHODS = {
     "full": replace(DEMAND),
-    "full, bf16 weights, 8-bit Adam": replace(DEMAND, weight_bytes=2, optimizer_bytes=2),
+    "full, bf16 weights, 8-bit Adam": replace(DEMAND, weight_bytes=2, trained_bytes=2, optimizer_bytes=2),
     "LoRA, bf16 weights": replace(DEMAND, weight_bytes=2),
     "QLoRA, 4 bits": replace(DEMAND, quantised_bytes=0.516),
 }
@@ -62,8 +63,8 @@ METHODS = {
 HEAD = """\
 # Which model on which GPU
 
-GiB of one GPU at the fullest moment of a step, by the forecast that `covey plan` makes, and the smallest card (of {cards} GB) that
-holds it with {reserved} GiB for CUDA itself. One process; 8 completions per forward pass and 64 sampled at once, prompts of 256
+GiB of one GPU at the fullest moment of a step, by the forecast that `covey plan` makes, and the smallest card (of {cards} GiB) that
+holds it; {reserved} GiB for CUDA itself is among it. One process; 8 completions per forward pass and 64 sampled at once, prompts of 256
 and completions of 512 tokens, `gradient_checkpointing`, no reference (`beta=0`).
 
 """
@@ -111,10 +112,12 @@ def sizes(shape: Shape, method: str) -> Sizes:
 
 
 def cell(shape: Shape, method: str) -> str:
-    """Return GiB and the card that holds them."""
-    needed = peak(sizes(shape, method), METHODS[method]) / GIB
-    card = next((card for card in CARDS if needed + RESERVED <= card * 1e9 / GIB), None)
-    return f"{needed:.1f} → {card} GB" if card else f"{needed:.0f} → several"
+    """Return GiB on the smallest card that holds them, and that card."""
+    for card in (*CARDS, ENDLESS):
+        needed = on_gpu(sizes(shape, method), METHODS[method], card * GIB) / GIB
+        if needed <= card < ENDLESS:
+            return f"{needed:.1f} → {card} GiB"
+    return f"{needed:.0f} → several"
 
 
 def page() -> str:
@@ -122,7 +125,7 @@ def page() -> str:
     lines = [f"| | {' | '.join(METHODS)} |", "| --- " * (len(METHODS) + 1) + "|"]
     for name, shape in SHAPES.items():
         lines.append(f"| {name} | " + " | ".join(cell(shape, method) for method in METHODS) + " |")
-    head = HEAD.format(cards=", ".join(map(str, CARDS)), reserved=RESERVED)
+    head = HEAD.format(cards=", ".join(map(str, CARDS)), reserved=RESERVE // GIB)
     return head + "\n".join(lines) + "\n" + FOOT.format(rank=RANK)
 
 

@@ -1,7 +1,8 @@
-"""Write docs/models.md: for every causal family of transformers, what one training step of a tiny model does.
+"""Write docs/models.md: for every causal family of transformers, and every one that is shown pictures, what one step of a tiny model does.
 
     python tools/model_table.py                     all families, some minutes
     python tools/model_table.py lfm2 mamba          only these are tried again, the other rows stay
+    python tools/model_table.py pictures            all that are shown pictures
 
 tests/docs/test_models.py holds some rows of the page against the code, and all of them where slow tests are asked for.
 """
@@ -25,35 +26,29 @@ LIMIT = 120
 """Seconds for one family."""
 
 
-def outcome(family: str) -> tuple[str, str, str, str]:
-    """Return class, way of sampling, way of the update and gap of one step; a refusal has its words in place of the last three."""
-    from datasets import Dataset
+def outcome(family: str, sees: bool = False) -> tuple[str, str, str, str]:
+    """Return class, way of sampling, way of the update and gap of one step; a refusal has its words in place of the last three.
 
+    Args:
+        sees: the step is on prompts with no picture, one and two.
+    """
     from covey.errors import CoveyError
-    from tests.families import tiny_of
-    from tests.tiny import tiny_tokenizer
     from tests.trainer import harness
 
-    def by_ids(completion_ids: Any) -> list[float]:
+    def by_ids(completion_ids: Any, **_: Any) -> list[float]:
         """Return numbers that differ within a group, whatever is sampled."""
         return [float((sum(ids) + 3 * len(ids)) % 7) for ids in completion_ids]
 
     try:
-        model: Any = tiny_of(family)
+        model, processing, rows = _with_pictures(family) if sees else _of_text(family)
     except Exception as error:  # the table says so
         return "", f"no tiny model: {_short(error)}", "", ""
     name = type(model).__name__
-    rows = Dataset.from_dict({"prompt": ["ab", "abcdefghi"] * 4})
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     try:
         with tempfile.TemporaryDirectory() as folder:
             trainer = harness.train(
-                model,
-                folder,
-                by_ids,
-                rows,
-                processing_class=tiny_tokenizer(),
-                generation_kwargs=ENDS,
+                model, folder, by_ids, rows, processing_class=processing, generation_kwargs=ENDS
             )
     except CoveyError as error:
         return name, f"refused: {_short(error)}", "", ""
@@ -63,6 +58,24 @@ def outcome(family: str) -> tuple[str, str, str, str]:
     gap = max(entry["sampling/logp_gap/mean"] for entry in trainer.state.log_history if "loss" in entry)
     moved = any(not p.detach().equal(before[n]) for n, p in model.named_parameters())
     return name, sampler, update, f"{gap:.0e}" if moved else "no weight moved"
+
+
+def _of_text(family: str) -> tuple[Any, Any, Any]:
+    """Return a tiny model, its tokenizer, and prompts of two lengths."""
+    from datasets import Dataset
+
+    from tests.families import tiny_of
+    from tests.tiny import tiny_tokenizer
+
+    return tiny_of(family), tiny_tokenizer(), Dataset.from_dict({"prompt": ["ab", "abcdefghi"] * 4})
+
+
+def _with_pictures(family: str) -> tuple[Any, Any, Any]:
+    """Return a tiny model, its processor, and prompts with one picture, none and two; windows are longer than these."""
+    from tests.vision.tiny_eyes import picture_rows, tiny_eyes
+
+    model, processor = tiny_eyes(family, window=512)
+    return model, processor, picture_rows(6, (1, 0, 2))
 
 
 def _too_long(*_: object) -> None:
@@ -109,31 +122,58 @@ missing, tokenizers that are larger than the embedding. Rows of the embedding be
 """
 
 
-def table() -> dict[str, list[str]]:
-    """Return the rows of the page by family."""
-    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+SEEN = """
+## With pictures
+
+The same step on prompts with one picture, none and two, for each kind of model that is trained with pictures
+([Policies that see](vision.md)). Other models that read pictures are refused by name where a row has some. `gemma3n` wants the
+package timm and is not tried. Positions are what the model's own code gives for a picture, integer by integer; the fast sampler and
+packing are compared with the model's own pass over a picture of the run before they are used.
+
+| family | class | sampler | update | gap |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def table(sees: bool = False) -> dict[str, list[str]]:
+    """Return the rows of the page by family: of texts, or of prompts with pictures."""
+    text, _, pictures = PAGE.read_text().partition("## With pictures") if PAGE.exists() else ("", "", "")
+    lines = (pictures if sees else text).splitlines()
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     return {row[0].strip("`"): row[1:] for row in cells}
+
+
+def tried(family: str, rows: dict[str, list[str]], sees: bool) -> None:
+    """Try one family, and put its row into a table."""
+    signal.alarm(LIMIT)
+    try:
+        rows[family] = list(outcome(family, sees))
+    except Exception as error:  # the table says what is wrong with us
+        rows[family] = ["", f"FAULT: {_short(error)}", "", ""]
+    signal.alarm(0)
+    print(family, *rows[family], sep=" | ", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Try the families that are named, or all, and write the page."""
     from tests.families import FAMILIES
+    from tests.vision.tiny_eyes import EYES
 
     logging.disable(logging.ERROR)
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _too_long)
-    rows = table()
-    for family in sys.argv[1:] or FAMILIES:
-        signal.alarm(LIMIT)
-        try:
-            rows[family] = list(outcome(family))
-        except Exception as error:  # the table says what is wrong with us
-            rows[family] = ["", f"FAULT: {_short(error)}", "", ""]
-        signal.alarm(0)
-        print(family, *rows[family], sep=" | ", file=sys.stderr, flush=True)
-        lines = [f"| `{name}` | {' | '.join(cells)} |" for name, cells in sorted(rows.items())]
-        PAGE.write_text(HEAD + "\n".join(lines) + "\n")
+    named = sys.argv[1:] or [*FAMILIES, "pictures"]
+    texts, pictures = table(), table(sees=True)
+    for family in [name for name in named if name != "pictures"]:
+        tried(family, texts, sees=False)
+    for kind in EYES if "pictures" in named else ():
+        tried(kind, pictures, sees=True)
+    parts = [f"{HEAD}{_lines(texts)}", f"{SEEN}{_lines(pictures)}"]
+    PAGE.write_text("".join(parts))
+
+
+def _lines(rows: dict[str, list[str]]) -> str:
+    return "".join(f"| `{name}` | {' | '.join(cells)} |\n" for name, cells in sorted(rows.items()))
 
 
 if __name__ == "__main__":

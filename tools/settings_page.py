@@ -19,7 +19,13 @@ PAGE = ROOT / "docs" / "settings.md"
 sys.path.insert(0, str(ROOT))
 
 from covey.config import GRPOConfig, ModelConfig  # noqa: E402
+from covey.config.allocation_settings import AllocationSettings  # noqa: E402
+from covey.config.async_settings import AsyncSettings  # noqa: E402
+from covey.config.curriculum_settings import CurriculumSettings  # noqa: E402
+from covey.config.engine_settings import EngineSettings  # noqa: E402
+from covey.config.tool_settings import ToolSettings  # noqa: E402
 from covey.config.validation import describe, kinds_of  # noqa: E402
+from covey.config.vision_settings import VisionSettings  # noqa: E402
 from covey.recipes.settings import default_of  # noqa: E402
 
 HEAD = """\
@@ -50,10 +56,10 @@ def headings(config: type) -> dict[str, str]:
     return found
 
 
-def section(config: type) -> str:
+def section(config: type, title: str = "") -> str:
     """Return the settings of one config that are Covey's own, under their headings."""
     titles, kinds = headings(config), kinds_of(config)
-    lines = [f"## {config.__name__}", ""]
+    lines = [title or f"## {config.__name__}", ""]
     for field in dataclasses.fields(config):
         if field.name not in config.__annotations__ or not field.init:
             continue
@@ -70,7 +76,22 @@ def section(config: type) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    return "\n".join([HEAD, section(GRPOConfig), section(ModelConfig)]).rstrip() + "\n"
+    return (
+        "\n".join(
+            [
+                HEAD,
+                section(GRPOConfig),
+                section(EngineSettings, "### Engines"),
+                section(AsyncSettings, "### Sampling ahead"),
+                section(AllocationSettings, "### Where to spend samples"),
+                section(CurriculumSettings, "### Which prompts"),
+                section(ToolSettings, "### Tools"),
+                section(VisionSettings, "### Pictures"),
+                section(ModelConfig),
+            ]
+        ).rstrip()
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ IGNORED = -100
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Ids and labels, both `[sequences, tokens]`."""
+Labelled = tuple[list[int], list[int]]
+"""Ids and labels of one sequence."""
 
 
 def main() -> None:
@@ -45,7 +47,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     tokenizer = train_tokenizer()
-    model = _model(args.start, tokenizer).to(args.device)
+    model = new_policy(args.start, tokenizer, SHAPE).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
     tokenizer.save_pretrained(args.out)
     print("careful authors", flush=True)
@@ -85,14 +87,11 @@ def train(
                 model.save_pretrained(args.out)
 
 
-def batches(
-    tokenizer: PreTrainedTokenizerBase, size: int, seed: int, author: Author, pool: int = 16
-) -> Iterator[Batch]:
+def batches(encoded: Iterator[Labelled], size: int, seed: int, pool: int = 16) -> Iterator[Batch]:
     """Yield an endless stream of batches; sequences of similar length share one, so that little is padding."""
-    stream = demonstrations(seed, author)
     generator = torch.Generator().manual_seed(seed)
     while True:
-        drawn = [_encode(tokenizer, d.prompt, d.completion) for d in islice(stream, size * pool)]
+        drawn = list(islice(encoded, size * pool))
         drawn.sort(key=lambda pair: len(pair[0]))
         for i in torch.randperm(pool, generator=generator).tolist():
             yield _padded(drawn[i * size : (i + 1) * size])
@@ -107,7 +106,8 @@ class Batches(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         seed = self.seed + 1000 * (worker.id if worker else 0)
-        return batches(self.tokenizer, self.size, seed, self.author)
+        drawn = demonstrations(seed, self.author)
+        return batches((_encode(self.tokenizer, d.prompt, d.completion) for d in drawn), self.size, seed)
 
 
 def stream(
@@ -117,33 +117,32 @@ def stream(
     return DataLoader(Batches(tokenizer, args.batch, seed, author), batch_size=None, num_workers=args.workers)
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> Labelled:
     """Ids of the whole conversation, and labels for what the assistant says, its end token included."""
     head = tokenizer(f"<|user|>{prompt}<|end|><|assistant|>")["input_ids"]
     body = tokenizer(f"{completion}<|end|>")["input_ids"]
     return head + body, [IGNORED] * len(head) + body
 
 
-def _padded(pairs: list[tuple[list[int], list[int]]]) -> Batch:
+def _padded(pairs: list[Labelled]) -> Batch:
     width = max(len(ids) for ids, _ in pairs)
     ids = torch.tensor([row + [0] * (width - len(row)) for row, _ in pairs])
     labels = torch.tensor([row + [IGNORED] * (width - len(row)) for _, row in pairs])
     return ids, labels
 
 
-def _model(start: Path | None, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+def new_policy(
+    start: Path | None, tokenizer: PreTrainedTokenizerBase, shape: dict[str, int | bool]
+) -> Qwen2ForCausalLM:
+    """Return the policy to go on from, or one of this shape with random weights."""
     if start is not None:
         return Qwen2ForCausalLM.from_pretrained(start, dtype=torch.float32)
-    return Qwen2ForCausalLM(_config(tokenizer))
-
-
-def _config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
     ends = {
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": None,
     }
-    return Qwen2Config(vocab_size=len(tokenizer), **SHAPE, **ends)
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **shape, **ends))
 
 
 def _arguments() -> argparse.Namespace:

@@ -19,28 +19,37 @@ from covey import __version__
 from covey.cli.arguments import show_warning
 from covey.errors import CoveyError, RewardError
 from covey.runs.terminal.any_encoding import any_encoding
+from covey.text.foreign import fit, show
 
 VERBS = {
     "quickstart": "watch the bundled policy learn, on a laptop, in three minutes",
     "recipes": "list the recipes that come along, or print one to start from",
     "plan": "show what a recipe means and what it will need: batches, steps, memory, time",
     "check": "try rewards on a slice of the data before a run: coverage, right answers, attacks, speed",
+    "try": "answer one row of a recipe as in training, and print it turn by turn with its rewards",
     "train": "train a policy as a recipe says it",
     "eval": "measure a policy on a dataset, and compare it with another one",
     "generate": "sample completions from a model, prompts in, JSON lines out",
+    "serve": "serve a model over HTTP, for runs that sample elsewhere than where they train",
+    "engines": "prove servers before a run: speed, exactness, and that every weight reaches them",
     "watch": "serve the page of a run that goes on, on 127.0.0.1",
     "report": "write one self-contained HTML file about a run, or several to compare",
     "doctor": "name what goes wrong in a run, with evidence and what to try",
     "rescore": "score the recorded groups of a run another way, and show which samples change sign",
+    "export": "write the recorded conversations of a run as JSON lines, for other programs",
     "merge": "merge an adapter into its base model, and save the result",
     "completion": "print a script that completes covey's verbs and options in a shell",
 }
 """Every verb and its help, in the order in which one needs them."""
 
+MAX_TRACEBACK = 20_000
+"""Characters of a traceback that are printed; what a reward raised may quote completions."""
+
 EPILOG = """
 a run, from beginning to end:
   covey plan recipe.yaml                  what will happen, before anything does
   covey check recipe.yaml                 whether the rewards can be trusted
+  covey try MODEL recipe.yaml             one answer, turn by turn, with what the rewards say
   covey train recipe.yaml                 the run; covey watch RUN shows it live
   covey eval RUN/model recipe.yaml        what the policy is worth now, with intervals
   covey report RUN                        everything on one page
@@ -56,11 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] not in VERBS and not words[0].startswith("-"):
         close = difflib.get_close_matches(words[0], VERBS, n=2)
         hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(VERBS)}."
-        print(f"covey: there is no verb {words[0]!r}. {hint}", file=sys.stderr)
+        show(f"covey: there is no verb {words[0]!r}. {hint}", sys.stderr)
         return 2
     verbs = [word for word in words[:1] if word in VERBS]
     parser = build_parser(verbs)
-    args, unknown = parser.parse_known_args(words)
+    own = words[: words.index("--")] if verbs == ["serve"] and "--" in words else words
+    args, unknown = parser.parse_known_args(own)
+    args.passed_on = words[len(own) + 1 :]
     if unknown:
         return refuse(unknown, args)
     if not verbs:
@@ -74,10 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def refuse(unknown: Sequence[str], args: argparse.Namespace) -> int:
     """Name the options that a verb does not have, and return the exit code."""
     way = " A setting is given by --set NAME=VALUE." if hasattr(args, "set") else ""
-    print(
-        f"covey: there is no option {' '.join(unknown)}.{way} See covey {args.verb} --help.",
-        file=sys.stderr,
-    )
+    show(f"covey: there is no option {' '.join(unknown)}.{way} See covey {args.verb} --help.", sys.stderr)
     return 2
 
 
@@ -110,12 +118,12 @@ def run_verb(verb: str, args: argparse.Namespace) -> int:
     except CoveyError as error:
         if isinstance(error, RewardError):
             show_users_traceback(error)
-        print(f"covey {verb}: {error}", file=sys.stderr)
+        show(f"covey {verb}: {error}", sys.stderr)
         return 2 if isinstance(error, ValueError) else 3
     except KeyboardInterrupt:
         return 130
     except Exception:  # the last boundary: Python's own status is 1, which means "the answer is no" here
-        traceback.print_exc()
+        show(fit(traceback.format_exc(), MAX_TRACEBACK), sys.stderr)
         return 3
 
 
@@ -126,4 +134,4 @@ def show_users_traceback(error: RewardError) -> None:
         cause = cause.__cause__
     frames = traceback.extract_tb(cause.__traceback__)
     if frames and not frames[-1].filename.startswith(str(Path(__file__).parents[1])):
-        traceback.print_exception(cause)
+        show(fit("".join(traceback.format_exception(cause)), MAX_TRACEBACK), sys.stderr)

@@ -9,6 +9,7 @@ import warnings
 from typing import TextIO
 
 from covey.errors import CoveyWarning
+from covey.text.foreign import show
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +48,6 @@ def show_warning(
 ) -> None:
     """Print a warning on standard error: Covey's own as a sentence, others as Python shows them."""
     if not issubclass(category, CoveyWarning):
-        print(warnings.formatwarning(message, category, filename, lineno), end="", file=sys.stderr)
+        show(warnings.formatwarning(message, category, filename, lineno), sys.stderr, end="")
     elif is_main_process():
-        print(f"warning: {message}", file=sys.stderr)
+        show(f"warning: {message}", sys.stderr)

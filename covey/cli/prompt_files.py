@@ -71,3 +71,31 @@ def as_chats(rows: Iterable[Row], system: str | None) -> list[Row]:
         messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
         chats.append({**row, "prompt": [*before, *messages]})
     return chats
+
+
+def folder_of(source: str | None) -> Path | None:
+    """Return the folder of a file of prompts, below which its pictures lie; None for standard input, and without one."""
+    return None if source in (None, "-") else Path(str(source)).resolve().parent
+
+
+def shown_with(rows: Sequence[Row], paths: Sequence[str], count: int) -> list[Row]:
+    """Return rows of which the first `count` are chats that show these pictures.
+
+    Args:
+        paths: of pictures, wherever they lie: it is the user who names them.
+
+    Raises:
+        DatasetError: a file that cannot be read, or an address.
+    """
+    images: list[bytes] = []
+    for path in paths:
+        if "://" in path:
+            raise DatasetError(
+                f"--image {path} is an address, and nothing is fetched. Download it, and give the file."
+            )
+        try:
+            images.append(Path(path).read_bytes())
+        except OSError as error:
+            raise DatasetError(f"--image {path} cannot be read: {error.strerror}.") from error
+    seen = [{**row, "images": images} for row in as_chats(rows[:count], None)]
+    return [*seen, *rows[count:]]

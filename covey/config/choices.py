@@ -26,6 +26,7 @@ _CORRECTION = frozenset(
         "importance_sampling_mode",
         "importance_sampling_cap",
         "importance_sampling_floor",
+        "importance_sampling_m2",
     }
 )
 _CLIP = _BOUNDS | _LEVEL | {"delta"}

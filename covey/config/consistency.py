@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainingArguments
 
+from covey.config.allocation_settings import check_allocation_settings
+from covey.config.async_settings import check_async_settings
+from covey.config.choices import LOSS_TYPES
+from covey.config.curriculum_settings import check_curriculum_settings
 from covey.config.no_effect import without_effect
+from covey.config.sampling_names import lacks_policy_logprobs
+from covey.config.tool_settings import check_tool_settings
 from covey.config.validation import at_least, defaults, not_negative, within
+from covey.config.vision_settings import check_vision_settings
 from covey.errors import ConfigError, warn
 
 if TYPE_CHECKING:
@@ -39,6 +46,12 @@ COUNTS = {
     "max_nonfinite_steps": 1,
     "max_tokens_per_forward": 1,
     "ref_model_sync_steps": 1,
+    "max_tool_calling_iterations": 0,
+    "max_turn_length": 1,
+    "max_tool_result": 1,
+    "tool_concurrency": 1,
+    "async_lag": 0,
+    "max_staleness": 0,
 }
 """Whole numbers, and the least that each can be. None passes here: where it means nothing, its kind was refused."""
 
@@ -91,8 +104,14 @@ def check_all(config: GRPOConfig) -> None:
     check_counts(config)
     check_sampling(config)
     check_bounds(config)
+    check_level(config)
     check_terms(config)
     check_sampler_correction(config)
+    check_tool_settings(config)
+    check_async_settings(config)
+    check_allocation_settings(config)
+    check_curriculum_settings(config)
+    check_vision_settings(config)
     check_no_effect(config)
 
 
@@ -154,6 +173,17 @@ def check_bounds(config: GRPOConfig) -> None:
         )
 
 
+def check_level(config: GRPOConfig) -> None:
+    """Warn where all tokens of a completion have one ratio, and completions weigh by their number of tokens."""
+    counts_tokens = LOSS_TYPES[config.loss_type].reduction not in ("grpo", "luspo")
+    if config.importance_sampling_level != "token" and counts_tokens:
+        warn(
+            f"importance_sampling_level={config.importance_sampling_level!r} gives the tokens of a completion one ratio, and "
+            f"loss_type={config.loss_type!r} sums over tokens: a completion weighs by its length. GSPO, whose completions weigh "
+            "the same, is loss_type='grpo' (arXiv:2507.18071, eq. 5)."
+        )
+
+
 def check_terms(config: GRPOConfig) -> None:
     """Raise where a temperature, a weight or a share that a term of the loss uses is out of range."""
     for name in ("sapo_temperature_pos", "sapo_temperature_neg"):
@@ -182,6 +212,16 @@ def check_sampler_correction(config: GRPOConfig) -> None:
         raise ConfigError(
             f"importance_sampling_cap is {cap} and importance_sampling_floor {floor}; a sampler that agrees with the "
             "trainer has weight 1, which must lie between the two."
+        )
+    if config.importance_sampling_correction and lacks_policy_logprobs(config):
+        warn(
+            f"importance_sampling_correction is off: engine={config.engine!r} draws from a changed distribution (top_p, top_k, min_p, a "
+            "penalty, or options of its own), and does not say what the policy's own would have given. The weights would correct "
+            "what was asked for. For a correction leave these settings at their defaults, or sample with engine='native'."
+        )
+    if not config.importance_sampling_m2 > 0:
+        raise ConfigError(
+            f"importance_sampling_m2 is {config.importance_sampling_m2}; the largest mean of squared gaps to the sampler must be above 0. The paper's is 0.04."
         )
     if config.off_policy_mask_threshold is not None:
         not_negative("off_policy_mask_threshold", config.off_policy_mask_threshold, "a drift in nats")

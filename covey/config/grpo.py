@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from transformers import TrainingArguments
 
-from covey.config import consistency, elsewhere, packages, resolving, sampling_names, validation
+from covey.config import (
+    consistency,
+    elsewhere,
+    engine_settings,
+    packages,
+    resolving,
+    sampling_names,
+    validation,
+)
+from covey.config.allocation_settings import AllocationSettings
+from covey.config.async_settings import AsyncSettings
 from covey.config.choices import Display
-from covey.config.elsewhere import EngineSettings
+from covey.config.curriculum_settings import CurriculumSettings
+from covey.config.engine_settings import EngineSettings
 from covey.config.retired import RetiredSettings, read_retired
+from covey.config.tool_settings import ToolSettings
 from covey.config.validation import checks_names, help_text, parses
+from covey.config.vision_settings import VisionSettings
 from covey.errors import ConfigError
+from covey.text.secrets import LEFT_OUT, blanked, is_secret_name
 from covey.types import (
     AdvantageEstimator,
     Aggregation,
@@ -30,11 +45,23 @@ from covey.types import (
 @checks_names
 @parses
 @dataclass
-class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
+class GRPOConfig(
+    RetiredSettings,
+    EngineSettings,
+    AsyncSettings,
+    AllocationSettings,
+    CurriculumSettings,
+    ToolSettings,
+    VisionSettings,
+    TrainingArguments,
+):
     """Settings of a GRPO run: everything in `transformers.TrainingArguments`, and what follows.
 
-    Names that transformers and TRL retired are taken with advice (`covey.config.retired`), those of other engines with a
-    warning (`covey.config.elsewhere`).
+    Names that transformers and TRL retired are taken with advice (`covey.config.retired`), those that nothing needs here with
+    a warning (`covey.config.elsewhere`). Those of engines are in `covey.config.engine_settings`, of sampling ahead in
+    `covey.config.async_settings`, of groups that grow in `covey.config.allocation_settings`, of the choice of prompts in
+    `covey.config.curriculum_settings`, of tools and environments in `covey.config.tool_settings`, of pictures in
+    `covey.config.vision_settings`.
 
     Completions are the unit: `per_device_train_batch_size` counts completions per forward pass. `covey.plan.Plan` says
     what a set of numbers means.
@@ -80,7 +107,9 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
     model_init_kwargs: dict[str, Any] | str | None = help_text(
         None, "Arguments for from_pretrained, when the model is given by name. `dtype` defaults to float32."
     )
-    trust_remote_code: bool = help_text(False, "Run code that comes with the model.")
+    trust_remote_code: bool = help_text(
+        False, "Run code that comes with the model, its tokenizer and reward models given by name."
+    )
     router_aux_loss_coef: float | None = help_text(
         None,
         "Weight of the loss that balances the experts of a mixture; 0: none. None: the one in the model's config.",
@@ -99,7 +128,9 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
     )
 
     # --- sample
-    num_generations: int = help_text(8, "Completions per prompt. At least 2.")
+    num_generations: int = help_text(
+        8, "Completions per prompt; with group_allocation='grow' on average. At least 2."
+    )
     num_generations_eval: int | None = help_text(
         None, "Completions per prompt in evaluation. Default: num_generations."
     )
@@ -115,9 +146,6 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
         True, "Another order of the prompts in each epoch. A stream keeps its order."
     )
     pad_to_multiple_of: int | str | None = help_text("auto", "No effect: nothing is padded.")
-    max_tool_calling_iterations: int | None = help_text(
-        None, "Not there yet: tools that the policy calls. An error where it is set."
-    )
     generation_batch_size: int | None = help_text(None, "Completions sampled at once, over all processes.")
     steps_per_generation: int | None = help_text(
         None, "Micro-batches sampled at once, per process. Default: gradient_accumulation_steps."
@@ -237,6 +265,10 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
     )
     importance_sampling_cap: float | None = help_text(2.0, "Largest weight; None: no limit.")
     importance_sampling_floor: float | None = help_text(None, "Least weight; None: no limit.")
+    importance_sampling_m2: float = help_text(
+        0.04,
+        "With token_m2, tokens are dropped until the mean squared gap to the sampler is at most this, in nats squared.",
+    )
     vllm_importance_sampling_correction: bool | None = help_text(
         None, "The same as importance_sampling_correction."
     )
@@ -301,16 +333,32 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
     log_completions_hub_repo: str | None = help_text(
         None, "Not there yet: uploading of tables. An error where it is set."
     )
-    log_multimodal: bool = help_text(True, "No effect: prompts hold no images.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: for a file beside the weights, which may be pushed, without secrets."""
+        state = dict(vars(self))
+        if not LEFT_OUT.get():
+            return state
+        return {
+            n: blanked(v) if isinstance(v, str | dict) else v
+            for n, v in state.items()
+            if not is_secret_name(n)
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as values of JSON, as loggers and the record get them: secrets are blanked at any depth."""
+        # Loggers write them as JSON; of an object that JSON does not know, such as Tags, its text.
+        return cast(dict[str, Any], json.loads(json.dumps(blanked(super().to_dict()), default=str)))
 
     def __post_init__(self) -> None:
         read_retired(self)
+        engine_settings.read_engine(self)
         validation.check_values(self, GRPOConfig)
         resolving.read_text(self)
         elsewhere.take_without_effect(self)
         resolving.resolve_checkpointing(self)
         resolving.resolve_hardware(self)
-        elsewhere.resolve_engines(self)
+        engine_settings.resolve_engines(self)
         packages.resolve_optimizer(self)
         packages.check_loggers(self)
         consistency.check_training(self)
@@ -323,3 +371,12 @@ class GRPOConfig(RetiredSettings, EngineSettings, TrainingArguments):
         resolving.read_aliases(self)
         sampling_names.read_sampling_names(self)
         consistency.check_all(self)
+
+
+OWN = tuple(
+    name
+    for table in (GRPOConfig, *GRPOConfig.__bases__)
+    if table not in (RetiredSettings, TrainingArguments)
+    for name in table.__annotations__
+)
+"""Covey's own settings, without the names that are retired."""

@@ -80,3 +80,12 @@ def peak_memory_mb(device: torch.device) -> float:
 def has_package(name: str) -> bool:
     """Return whether a package can be imported; it is not imported."""
     return importlib.util.find_spec(name) is not None
+
+
+SEEING_PACKAGES = {"PIL": "pillow", "torchvision": "torchvision"}
+"""What processors of pictures need, the extra `vision`: by the name that is imported, that of the package."""
+
+
+def missing_to_see() -> list[str]:
+    """Return the packages of the extra `vision` that are not there."""
+    return [package for name, package in SEEING_PACKAGES.items() if not has_package(name)]

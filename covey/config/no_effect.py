@@ -43,6 +43,11 @@ CONDITIONS = (
         "with normalize_then_sum, which normalises each reward within its group",
     ),
     Condition(
+        ("curriculum_from", "curriculum_floor", "curriculum_half_life"),
+        lambda s: s.curriculum is not None,
+        "without curriculum: each prompt is drawn once per epoch",
+    ),
+    Condition(
         ("truncated_reward", "kl_in_reward"),
         lambda s: s.multi_objective_aggregation == "sum_then_normalize",
         "with normalize_then_sum, which looks at each reward and never at the total",
@@ -83,14 +88,34 @@ CONDITIONS = (
         "without use_adaptive_entropy",
     ),
     Condition(
-        ("dynamic_sampling_rounds", "dynamic_sampling_rewards"),
+        ("turn_discount",),
+        lambda s: s.credit_assignment == "turn",
+        "without credit_assignment='turn'",
+    ),
+    Condition(
+        ("dynamic_sampling_rounds",),
         lambda s: s.dynamic_sampling,
         "without dynamic_sampling",
+    ),
+    Condition(
+        ("dynamic_sampling_rewards",),
+        lambda s: s.dynamic_sampling or s.group_allocation == "grow",
+        "without dynamic_sampling or group_allocation='grow'",
+    ),
+    Condition(
+        ("group_allocation_first", "group_allocation_success"),
+        lambda s: s.group_allocation == "grow",
+        "without group_allocation='grow'",
     ),
     Condition(
         ("importance_sampling_mode", "importance_sampling_cap", "importance_sampling_floor"),
         lambda s: s.importance_sampling_correction,
         "without importance_sampling_correction",
+    ),
+    Condition(
+        ("importance_sampling_m2",),
+        lambda s: s.importance_sampling_correction and s.importance_sampling_mode == "token_m2",
+        "without importance_sampling_mode='token_m2'",
     ),
 )
 

@@ -31,6 +31,7 @@ MAPPINGS = (
     "chat_template_kwargs",
     "liger_kernel_config",
     "transformers_continuous_batching_config",
+    "engine_args",
 )
 """Settings that a command line gives as a JSON object; those of TrainingArguments are read there."""
 
@@ -39,7 +40,8 @@ WATCHING = ("reduce_lr_on_plateau", "greedy")
 
 
 def read_text(config: GRPOConfig) -> None:
-    """Replace what a command line gives as text: mappings as JSON, the share of recorded groups, and words for False.
+    """Replace what a command line gives as text: mappings as JSON, the share of recorded groups, and words for False; and the two
+    values of `scale_rewards` that are no words.
 
     Raises:
         ConfigError: text that is no such thing, or a value that is no mapping.
@@ -50,6 +52,8 @@ def read_text(config: GRPOConfig) -> None:
     completions_share(config.record_completions)
     if isinstance(config.trackio_static_space_id, str) and config.trackio_static_space_id.lower() == "false":
         config.trackio_static_space_id = False
+    if isinstance(config.scale_rewards, bool):
+        config.scale_rewards = "group" if config.scale_rewards else "none"
     if config.optim_target_modules == ["all-linear"]:
         config.optim_target_modules = "all-linear"
     for name in MAPPINGS:
@@ -91,8 +95,6 @@ def resolve_watching_schedule(config: GRPOConfig) -> None:
 
 def read_aliases(config: GRPOConfig) -> None:
     """Move values of TRL's names, and of its older spellings, to ours; raise where both names have one."""
-    if isinstance(config.scale_rewards, bool):
-        config.scale_rewards = "group" if config.scale_rewards else "none"
     default = defaults(type(config))
     for alias, name in ALIASES.items():
         value = getattr(config, alias)

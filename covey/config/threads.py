@@ -2,7 +2,8 @@
 
 The number follows from the policy's size and from the machine, never from a measurement: the number of threads may change
 the last bits of a sum, and a run that is repeated or resumed is to have the same ones. Threads that wait are what makes a
-run crawl where other work shares its cores: every operation waits for the slowest of them.
+run crawl where other work shares its cores: every operation waits for the slowest of them, and the others keep their cores
+busy meanwhile. How long they do changes no sum: `covey/__init__.py` shortens it where torch is not loaded yet.
 """
 
 from __future__ import annotations

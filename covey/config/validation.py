@@ -171,9 +171,7 @@ def describe(kind: object, nothing: str = "null") -> str:
 def refusal(name: str, value: object, kind: object, nothing: str = "null", shown: str | None = None) -> str:
     """Return the message about a value that does not fit: what came, what is expected, and what was probably meant.
 
-    Args:
-        nothing: the word for None where the setting was written.
-        shown: the value as it was written. Default: its repr.
+    Where the setting was written, `nothing` is the word for None, and the value was `shown` so; by default its repr.
     """
     words = choices(kind)
     expected = f"one of {', '.join(map(repr, words))}" if words else describe(kind, nothing)

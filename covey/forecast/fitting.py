@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from covey.errors import CoveyError
-from covey.forecast.memory import peak, phases
-from covey.forecast.sizes import demand_of, sizes_of
+from covey.forecast.memory import Demand, Sizes, peak, phases
+from covey.forecast.sizes import PromptLengths, demand_of, sizes_of
 from covey.plan import Plan
 from covey.recipes import Recipe
 from covey.sample.native.memory_budget import SHARE
@@ -18,6 +18,7 @@ RESERVE = 2**30
 Values = Mapping[str, Mapping[str, object]]
 LORA: Values = {"model": {"use_peft": True, "lora_target_modules": "all-linear"}}
 FOUR_BITS: Values = {"model": {**LORA["model"], "load_in_4bit": True, "use_bnb_nested_quant": True}}
+FROZEN: Values = {"train": {"freeze_vision_tower": True, "freeze_projector": True}}
 ONE: Values = {"train": {"per_device_train_batch_size": 1}}
 CHANGES: Mapping[str, Values] = {
     "a LoRA adapter": LORA,
@@ -44,28 +45,45 @@ class Fit:
         return self.needed <= self.size
 
 
-def fit(recipe: Recipe, plan: Plan, prompt_tokens: int, size: float) -> Fit:
-    """Return whether a recipe fits a GPU of `size` bytes; where it does not, what each of `CHANGES` would come to.
+def fit(recipe: Recipe, plan: Plan, lengths: PromptLengths | int, size: float) -> Fit:
+    """Return whether a recipe fits a GPU of `size` bytes; where it does not, what each of `changes_for` would come to.
 
     Raises:
         CoveyError: the model's config cannot be read.
     """
-    need = needed(recipe, plan, prompt_tokens, size)
+    need = needed(recipe, plan, lengths, size)
     instead = {}
-    for name, values in CHANGES.items() if need > size else ():
+    for name, (values, then) in changes_for(lengths).items() if need > size else ():
         try:
-            instead[name] = needed(recipe.replaced(**values), plan, prompt_tokens, size)
+            instead[name] = needed(recipe.replaced(**values), plan, then, size)
         except CoveyError:  # a change that this recipe cannot have
             continue
     return Fit(need, size, {name: bytes for name, bytes in instead.items() if bytes < need})
 
 
-def needed(recipe: Recipe, plan: Plan, prompt_tokens: int, size: float) -> float:
-    """Return the bytes that a recipe comes to on a GPU of `size` bytes, CUDA's included.
+def changes_for(lengths: PromptLengths | int) -> dict[str, tuple[Values, PromptLengths | int]]:
+    """Return what makes a run smaller, by name: values by section of the recipe, and the lengths of the prompts then."""
+    changes: dict[str, tuple[Values, PromptLengths | int]] = {n: (v, lengths) for n, v in CHANGES.items()}
+    if isinstance(lengths, int) or lengths.pictures is None:
+        return changes
+    changes["a frozen tower and projector"] = FROZEN, lengths
+    if (smaller := lengths.with_smaller_pictures()) is not None:
+        limit, then = smaller
+        changes[f"max_pixels={limit}"] = {"train": {"max_pixels": limit}}, then
+    return changes
+
+
+def needed(recipe: Recipe, plan: Plan, lengths: PromptLengths | int, size: float) -> float:
+    """Return the bytes that a recipe comes to on a GPU of `size` bytes, CUDA's included."""
+    return on_gpu(sizes_of(recipe), demand_of(recipe, plan, lengths), size)
+
+
+def on_gpu(sizes: Sizes, demand: Demand, size: float) -> float:
+    """Return the bytes that a step comes to on a GPU of `size` bytes, CUDA's included: it fits where they are no more.
 
     The cache of keys and values takes its share of what the weights and the optimizer leave, as in a run.
     """
-    sizes, demand = sizes_of(recipe), replace(demand_of(recipe, plan, prompt_tokens), is_cpu=False, budget=0)
-    held = sum(phases(sizes, demand)["always"].values())
+    there = replace(demand, is_cpu=False)
+    held = sum(phases(sizes, replace(there, budget=0))["always"].values())
     budget = int(max(0.0, SHARE * (size - RESERVE - held)))
-    return peak(sizes, replace(demand, budget=budget)) + RESERVE
+    return peak(sizes, replace(there, budget=budget)) + RESERVE

@@ -13,6 +13,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from covey.forecast.seeing import PictureDemand, Tower, features, on_device, tower_activations, tower_layer
+
 LOGITS = 32 * 2**20
 """Float32 logits that meet the loss at a time; see `covey.kernels.head_logprobs`."""
 KEPT = 256 * 2**20
@@ -23,6 +25,8 @@ LOGITS_COPIES = 3
 """Tensors of that size during the backward pass of a chunk."""
 SLOTS = 512
 """Completions that are decoded together at most."""
+LOOKED_AT = 2048
+"""Tokens of pictures that the sampler's tower reads at once; see `covey.sample.native.engine`."""
 DECODED_COPIES = 3
 """Float32 tensors of the size of a step's logits while tokens are drawn."""
 
@@ -35,7 +39,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of a model: weights, layers and widths."""
+    """Numbers of a model: weights, layers and widths; of one that sees, those of its decoder."""
 
     weights: int
     trained: int
@@ -49,6 +53,13 @@ class Sizes:
     keys: int
     """Key heads times their width."""
     vocabulary: int
+    tower: Tower | None = None
+    """What looks at pictures; None: the policy is shown none."""
+
+    @property
+    def parts(self) -> tuple[Sizes | Tower, ...]:
+        """The decoder, and what looks at pictures."""
+        return (self,) if self.tower is None else (self, self.tower)
 
 
 @dataclass(frozen=True)
@@ -60,11 +71,13 @@ class Demand:
     group: int
     """Completions per prompt."""
     sampled: int
-    """Completions that a process samples at once."""
+    """Completions that a process samples at once; 0: servers do, elsewhere."""
     prompt_tokens: int
     completion_tokens: int
     weight_bytes: int = 4
-    """Of a weight that is not quantised."""
+    """Of a weight that is neither trained nor quantised."""
+    trained_bytes: int = 4
+    """Of a trained weight and its gradient; an adapter has float32 also over weights in bfloat16."""
     compute_bytes: int = 4
     quantised_bytes: float = 0.0
     """Of a quantised weight, its constants included."""
@@ -79,6 +92,19 @@ class Demand:
     """Tokens that a forward pass may read, see `covey.update.oom_retry`; None: a whole micro-batch."""
     is_offloaded: bool = False
     """Whether activations wait in the host's memory."""
+    shown: PictureDemand | None = None
+    """Pictures of the prompt with most of them; None: prompts are text."""
+
+    @property
+    def prompts_sampled(self) -> int:
+        """Prompts that a process samples at once."""
+        return math.ceil(self.sampled / self.group)
+
+    @property
+    def prompts_read(self) -> int:
+        """Prompts of a forward pass."""
+        most = max(1, (self.packed_tokens - self.completion_tokens) // self.prompt_tokens)
+        return min(math.ceil(self.completions / self.group), most)
 
     @property
     def packed_tokens(self) -> int:
@@ -101,24 +127,26 @@ Parts = Mapping[str, float]
 
 def phases(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
     """Return bytes by phase and part. `always` is held in every phase and is not repeated in the others."""
-    plain = sizes.weights - sizes.quantised
-    casts = plain * demand.compute_bytes if demand.compute_bytes < demand.weight_bytes else 0
     always = {
-        "weights": plain * demand.weight_bytes + sizes.quantised * demand.quantised_bytes,
+        "weights": _weights(sizes, demand),
         "optimizer": float(sizes.trained * demand.optimizer_bytes),
-        "reference": float(sizes.trained * demand.weight_bytes) if demand.has_reference else 0.0,
+        "reference": float(
+            sum(part.trained for part in sizes.parts) * demand.trained_bytes * demand.has_reference
+        ),
     }
     sample = {"drawing tokens": min(demand.sampled, SLOTS) * sizes.vocabulary * 4.0 * DECODED_COPIES}
     update = {
-        "gradients": sizes.trained * demand.weight_bytes,
+        "gradients": sizes.trained * demand.trained_bytes,
         "activations": _activations(sizes, demand),
         "vocabulary": _head(sizes, demand),
-        "weights at lower precision": casts,  # autocast's, until the forward pass is over
+        "weights at lower precision": sum(_casts(part, demand) for part in sizes.parts),
     }
     # Captured graphs keep both from step to step; without them both are given back before the update.
     held = sample if demand.is_cpu else always
     held |= {"sampler's copy of the weights": _copy(sizes, demand), "keys and values": _cache(sizes, demand)}
     found = {"always": always, "sample": sample, "update": update}
+    for name, more in _seen(sizes, demand).items():
+        found[name] |= more
     return {name: {part: b for part, b in parts.items() if b} for name, parts in found.items()}
 
 
@@ -141,6 +169,44 @@ def layer_bytes(sizes: Sizes, compute_bytes: int) -> float:
     return norms + attention + 4 * compute_bytes * sizes.intermediate
 
 
+def _seen(sizes: Sizes, demand: Demand) -> dict[str, Parts]:
+    """Return what a policy that sees holds besides, by phase and part; nothing of one that reads text alone."""
+    if (tower := sizes.tower) is None:
+        return {}
+    always = {"tower": _weights(tower, demand) + tower.trained * demand.optimizer_bytes}
+    update: dict[str, float] = {"tower's gradients": tower.trained * demand.trained_bytes}
+    if (shown := demand.shown) is None:
+        return {"always": always, "update": update}
+    if demand.is_cpu:  # elsewhere they are the host's
+        always["pixels"] = float(shown.held)
+    precisions, sample = (demand.weight_bytes, demand.compute_bytes), dict[str, float]()
+    if demand.sampled:
+        together = min(demand.prompts_sampled, max(1, LOOKED_AT // max(1, shown.tokens)))
+        sample["tower's activations"] = together * tower_layer(tower, shown, *precisions)
+        sample["features of pictures"] = demand.prompts_sampled * features(tower, shown, sizes.hidden, 4)
+    work = tower_activations(tower, shown, *precisions, demand.is_checkpointed)
+    update["tower's activations"] = demand.prompts_read * (work + on_device(shown, demand.compute_bytes))
+    # Of a tower that is not trained they are made once, and kept until all passes have had them.
+    kept = demand.prompts_read if tower.trained else demand.prompts_sampled
+    update["features of pictures"] = kept * features(tower, shown, sizes.hidden, demand.compute_bytes)
+    return {"always": always, "sample": sample, "update": update}
+
+
+def _weights(sizes: Sizes | Tower, demand: Demand) -> float:
+    """Return the bytes of the weights of a part of the policy."""
+    frozen = sizes.weights - sizes.quantised - sizes.trained
+    plain = frozen * demand.weight_bytes + sizes.trained * demand.trained_bytes
+    return plain + sizes.quantised * demand.quantised_bytes
+
+
+def _casts(sizes: Sizes | Tower, demand: Demand) -> float:
+    """Return the bytes of the weights that autocast holds at lower precision until the forward pass is over."""
+    frozen = sizes.weights - sizes.quantised - sizes.trained
+    cast = frozen * (demand.compute_bytes < demand.weight_bytes)
+    cast += sizes.trained * (demand.compute_bytes < demand.trained_bytes)
+    return float(cast * demand.compute_bytes)
+
+
 def _copy(sizes: Sizes, demand: Demand) -> float:
     """Return the bytes of the sampler's copy of the weights.
 
@@ -152,7 +218,7 @@ def _copy(sizes: Sizes, demand: Demand) -> float:
         return 0.0
     head = 0 if demand.is_cpu and demand.compute_bytes == demand.weight_bytes else sizes.vocabulary
     shared = (sizes.vocabulary - head) * sizes.hidden  # the embedding is read where it is
-    return float(max(0, sizes.weights - shared) * demand.compute_bytes)
+    return float(max(0, sizes.weights - shared) * demand.compute_bytes) if demand.sampled else 0.0
 
 
 def _cache(sizes: Sizes, demand: Demand) -> float:

@@ -28,6 +28,10 @@ class PackedSection:
     """Length of the prompt."""
     inputs: tuple[int, ...]
     """Length of each completion without its last token, which predicts nothing."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """Places in the prompt, first and one past the last, of tokens that see one another both ways; in order, none within another."""
+    in_windows: bool = False
+    """Whether they do so only in layers with a window."""
 
     @property
     def stop(self) -> int:
@@ -43,6 +47,8 @@ class Block:
     """Seen by all of them; empty where the block is part of a prompt."""
     own: slice
     """Keys of the same sequence; the last of them are the queries' own, seen up to each token itself."""
+    limits: tuple[int, ...] = ()
+    """For each query, one past the last key that it sees, where some see beyond themselves; none: itself is the last."""
 
 
 def blocks(sections: tuple[PackedSection, ...], size: int) -> Iterator[Block]:
@@ -53,8 +59,21 @@ def blocks(sections: tuple[PackedSection, ...], size: int) -> Iterator[Block]:
             prompt = slice(s.start, s.start + (s.prompt if number else 0))
             for first in range(start, start + length, size):
                 last = min(first + size, start + length)
-                yield Block(slice(first, last), prompt, slice(start, last))
+                limits = () if number else seen_until(s, range(first - start, last - start))
+                yield Block(slice(first, last), prompt, slice(start, max(limits, default=last)), limits)
             start += length
+
+
+def seen_until(section: PackedSection, places: range) -> tuple[int, ...]:
+    """Return one past the last token of the row that each of these places of a prompt sees; empty where that is itself."""
+    if not section.spans:
+        return ()
+    limits = [place + 1 for place in places]
+    for first, stop in section.spans:
+        for place in range(max(first, places.start), min(stop, places.stop)):
+            limits[place - places.start] = stop
+    is_causal = all(limit == place + 1 for place, limit in zip(places, limits, strict=True))
+    return () if is_causal else tuple(section.start + limit for limit in limits)
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -102,7 +121,7 @@ class BlockwiseAttention(torch.autograd.Function):
 def blockwise_attention(
     query: Tensor, key: Tensor, value: Tensor, sections: tuple[PackedSection, ...], scale: float
 ) -> Tensor:
-    """Let every token attend to its prompt, to itself and to the tokens of its completion before it.
+    """Let every token attend to its prompt, to itself and to the tokens of its completion before it; within a span, both ways.
 
     Args:
         query: shape (heads, tokens, width).
@@ -139,6 +158,12 @@ def _weights(queries: Tensor, keys: Tensor, block: Block, scale: float) -> Tenso
     """Compute attention weights, shape (key heads, rows, keys)."""
     scores = _scaled(queries, keys.transpose(1, 2), scale)
     tokens = block.queries.stop - block.queries.start
+    if block.limits:
+        own = torch.arange(block.own.start, block.own.stop, device=scores.device)
+        hidden = own >= torch.tensor(block.limits, device=scores.device)[:, None]  # (queries, own keys)
+        rows = scores.view(-1, tokens, keys.shape[1])[..., -len(own) :]
+        rows.masked_fill_(hidden, -torch.inf)
+        return torch.softmax(scores, -1, out=scores)
     later = torch.full((tokens, tokens), -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
     scores.view(-1, tokens, keys.shape[1])[..., -tokens:] += later
     return torch.softmax(scores, -1, out=scores)

@@ -61,10 +61,8 @@ def over_prompt(
         mask: added to scores, broadcast to (prompts, heads, queries, tokens), float32; None: every token is seen.
 
     Returns:
-        Results, shape (prompts · heads, queries, head_dim), and the log-sum-exp of their scores, shape (prompts · heads,
-        queries), float32.
+        Results, shape (prompts · heads, queries, head_dim), and the log-sum-exp of their scores, the same but for head_dim, float32.
     """
-    # (prompts · heads, queries, tokens)
     scores = form.scores(torch.bmm(queries, keys.transpose(1, 2))).float()
     if mask is not None:
         scores.unflatten(0, (len(mask), -1)).add_(mask)

@@ -166,8 +166,7 @@ def logit_gradient(
 ) -> Tensor:
     """Compute the gradient with respect to the logits; `logp` is overwritten.
 
-    d log p(y)/dz = 1[y] - p, and dH/dz = -p (log p + H). These are the largest tensors of a step, so as few as possible
-    are made.
+    d log p(y)/dz = 1[y] - p, and dH/dz = -p (log p + H). These are the largest tensors of a step: few are made.
 
     Args:
         logp: log soft-max, shape (rows, vocab).

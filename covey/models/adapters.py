@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,23 +15,36 @@ from safetensors import safe_open
 from torch import nn
 from transformers import set_seed
 
-from covey.errors import LoadingError
+from covey.errors import ConfigError, LoadingError
+from covey.models.families import is_family
 from covey.models.fitness import rows_of
+from covey.models.inspect import innermost
 from covey.models.loading import is_absent, load_policy, not_loaded, resolved_dtype
+from covey.text.foreign import show
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 
-def with_adapter(policy: nn.Module, peft_config: PeftConfig | None, seed: int) -> nn.Module:
+def with_adapter(
+    policy: nn.Module, peft_config: PeftConfig | None, seed: int, reaches_eyes: bool = False
+) -> nn.Module:
     """Return the policy inside a fresh adapter, its own weights frozen; as it is where there is no `peft_config`.
+
+    Args:
+        reaches_eyes: names of modules mean those of tower and projector too; otherwise the decoder's.
 
     Raises:
         LoadingError: it has an adapter already, or the adapter does not fit, or needs help, fresh or not.
+        ConfigError: `reaches_eyes` without an adapter.
     """
     refuse_helpless((getattr(policy, "peft_config", None) or {}).values())
     if peft_config is None:
+        if reaches_eyes:
+            raise ConfigError(
+                "lora_vision=True has no effect without a peft_config. Give one, or leave it out."
+            )
         return policy
     from peft import PeftConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 
@@ -47,6 +61,13 @@ def with_adapter(policy: nn.Module, peft_config: PeftConfig | None, seed: int) -
         )
     if getattr(policy, "is_quantized", False):
         policy = prepare_model_for_kbit_training(policy, use_gradient_checkpointing=False)
+    if not reaches_eyes:
+        given, peft_config = peft_config, of_decoder(policy, peft_config)
+        if peft_config is not given:
+            show(
+                f"The adapter is put into the decoder alone. Left as it is: {', '.join(eye_modules(policy))}; with lora_vision=True it is "
+                "adapted too."
+            )
     set_seed(seed)
     try:
         with without_retired_name():
@@ -56,6 +77,42 @@ def with_adapter(policy: nn.Module, peft_config: PeftConfig | None, seed: int) -
             f"The adapter does not fit {type(policy).__name__}: {error} Name the modules, or use "
             "lora_target_modules='all-linear'."
         ) from error
+
+
+def of_decoder(policy: nn.Module, adapter: PeftConfig) -> PeftConfig:
+    """Return an adapter that leaves tower and projector of a policy that sees alone, unless it names modules by their paths.
+
+    A name such as `q_proj` stands in decoders and in some towers, and `all-linear` means all: vision is then adapted unasked.
+    """
+    targets, taken = getattr(adapter, "target_modules", None), getattr(adapter, "exclude_modules", None)
+    named = [targets] if isinstance(targets, str) else list(targets or ())
+    is_bare = targets == "all-linear" or (not isinstance(targets, str) and not any("." in n for n in named))
+    eyes = eye_modules(policy)
+    if not eyes or not is_bare or taken or not hasattr(adapter, "exclude_modules"):
+        return adapter
+    changed = copy.copy(adapter)
+    changed.exclude_modules = rf"(.*\.)?({'|'.join(map(re.escape, eyes))})(\..*)?"
+    return changed
+
+
+def eye_modules(policy: nn.Module) -> list[str]:
+    """Return the paths of tower and projector of a policy that trains with pictures: what is neither decoder nor head."""
+    model: Any = innermost(policy)
+    if not is_family(getattr(model, "config", None)):
+        return []
+    kept = {id(part) for part in (model.get_decoder(), model.get_output_embeddings())}
+    paths: list[str] = []
+    outer: list[tuple[str, nn.Module]] = [("", model)]
+    while outer:
+        path, module = outer.pop(0)
+        for name, part in module.named_children():
+            place = f"{path}.{name}".lstrip(".")
+            holds = any(id(inner) in kept for inner in part.modules())
+            if id(part) not in kept and holds:
+                outer.append((place, part))
+            elif not holds:
+                paths.append(place)
+    return paths
 
 
 NEED_HELP = {
@@ -152,7 +209,7 @@ def embedding_rows(folder: str) -> int:
 def merge_adapter(
     policy: nn.Module,
     folder: str,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    processing: PreTrainedTokenizerBase | ProcessorMixin | None = None,
     *,
     keep: bool = True,
     dtype: str | torch.dtype | None = None,
@@ -160,6 +217,7 @@ def merge_adapter(
     """Save the policy with its adapter merged into the weights, so that it loads without peft.
 
     Args:
+        processing: the policy's tokenizer, or the processor of one that sees; is saved beside it.
         keep: the policy keeps its adapter, and a copy is merged; False merges in place and needs no second copy.
         dtype: precision of what is saved; that of the policy where None. The sum is made in the policy's own.
 
@@ -175,8 +233,8 @@ def merge_adapter(
     if isinstance(saved_as, torch.dtype):
         merged.to(saved_as)
     merged.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+    if processing is not None:
+        processing.save_pretrained(folder)
     return merged
 
 

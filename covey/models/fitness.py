@@ -9,8 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import LoadingError
+from covey.models.families import is_family
 from covey.models.inference_mode import inference_mode
-from covey.models.inspect import accepted_arguments, innermost, text_config
+from covey.models.inspect import (
+    accepted_arguments,
+    innermost,
+    meaningless_ids,
+    placeholder_ids,
+    text_config,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,11 +31,7 @@ ONE_LENGTH = ("reformer",)
 
 
 def check_causal(model: nn.Module) -> None:
-    """Refuse a model that cannot be sampled from left to right.
-
-    Raises:
-        LoadingError: it has no head over the vocabulary, is an encoder-decoder, or sees later tokens.
-    """
+    """Raise a LoadingError where a model has no head over the vocabulary, is an encoder-decoder, or sees later tokens."""
     causal, fault = innermost(model), ""
     config: Any = getattr(causal, "config", None)
     if not hasattr(causal, "generation_config") and not hasattr(model, "get_base_model"):
@@ -37,7 +40,7 @@ def check_causal(model: nn.Module) -> None:
         fault = "is an encoder-decoder"
     elif getattr(config, "model_type", None) in ONE_LENGTH:
         fault = "takes texts of one length alone in training"
-    elif sees_later_tokens(model):
+    elif not is_family(config) and sees_later_tokens(model):
         fault = (
             "is no decoder as it is configured (is_decoder=True?): logits of a token depend on later tokens"
         )
@@ -46,6 +49,12 @@ def check_causal(model: nn.Module) -> None:
             f"{type(causal).__name__} {fault}. The policy must be a causal language model, which reads its prompt and goes on "
             "with it: its name, a folder, an AutoModelForCausalLM, or a PeftModel around one."
         )
+
+
+def has_eyes(policy: nn.Module, processing_class: Any) -> bool:
+    """Return whether a policy trains with pictures: it is of such a family, and its processor is there."""
+    config = getattr(innermost(policy), "config", None)
+    return is_family(config) and hasattr(processing_class, "image_processor")
 
 
 def sees_later_tokens(model: nn.Module) -> bool:
@@ -60,7 +69,7 @@ def sees_later_tokens(model: nn.Module) -> bool:
     if is_elsewhere or (attention and all(getattr(m, "is_causal", None) is True for m in attention)):
         return False
     vocab = int(text_config(causal).vocab_size)
-    ids = torch.tensor([[(7919 * i + 13) % vocab for i in range(6)]], device=weights[0].device)
+    ids = torch.tensor([meaningless_ids(vocab, 6)], device=weights[0].device)
     changed = ids.clone()
     changed[0, -2:] = (changed[0, -2:] + 1) % vocab
     first, second = (plain_logits(causal, row) for row in (ids, changed))
@@ -110,10 +119,15 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Non
 def unknown_ids(
     tokenizer: PreTrainedTokenizerBase, model: nn.Module, ending: Collection[int]
 ) -> tuple[int, ...]:
-    """Return the ids that the model has logits for and the tokenizer has no token for, but for those that end a completion."""
+    """Return the ids that the model has logits for and that are no text, but for those that end a completion.
+
+    The tokenizer has no token for them, or they stand for parts of pictures.
+    """
     logits, known = rows_of(model, "get_output_embeddings"), known_ids(tokenizer)
     logits = logits or int(getattr(text_config(model), "vocab_size", 0) or 0)
-    return tuple(i for i in range(logits) if i not in known and i not in ending) if known else ()
+    unknown = {i for i in range(logits) if i not in known and i not in ending} if known else set()
+    unknown.update(i for i in placeholder_ids(model, tokenizer) if i < logits)
+    return tuple(sorted(unknown))
 
 
 def known_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -22,6 +22,9 @@ MIXERS = re.compile(
 OTHER_SENSES = re.compile("vision|visual|image|audio|projector")
 """Names of modules that read no text."""
 
+SENSES = ("image", "video", "audio")
+"""What configs and tokenizers name placeholders after."""
+
 
 def innermost(model: nn.Module) -> nn.Module:
     """Return the causal model inside compiled modules, training wrappers and adapters, whatever their order."""
@@ -43,6 +46,23 @@ def text_config(model: nn.Module) -> Any:
     """Return the part of a model's config that describes the decoder of text; None where it has no config."""
     config: Any = getattr(innermost(model), "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def placeholder_ids(model: nn.Module, tokenizer: object = None) -> tuple[int, ...]:
+    """Return the ids that stand for parts of pictures, videos or sound in the prompts of a model; none where it reads text alone.
+
+    A completion with one of them could not be read: the model would ask for the picture.
+
+    Args:
+        tokenizer: says more of them, where the model reads other things than text.
+    """
+    own = _placeholders(getattr(innermost(model), "config", None))
+    return tuple(sorted(own | _placeholders(tokenizer))) if own else ()
+
+
+def _placeholders(source: object) -> set[int]:
+    values = (getattr(source, f"{sense}_token_{kind}", None) for sense in SENSES for kind in ("id", "index"))
+    return {value for value in values if isinstance(value, int) and value >= 0}
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -72,6 +92,11 @@ def other_mixers(model: nn.Module) -> list[str]:
 def accepted_arguments(model: nn.Module) -> set[str]:
     """Return the names of the arguments that the model's forward pass takes."""
     return set(inspect.signature(type(innermost(model)).forward).parameters)
+
+
+def meaningless_ids(vocabulary: int, count: int) -> list[int]:
+    """Return ids without a meaning, from all over a vocabulary: a text that any model can read."""
+    return [(7919 * i + 13) % vocabulary for i in range(count)]
 
 
 def context_length(model: nn.Module) -> int | None:

@@ -5,17 +5,27 @@ What the hardware lacks falls back with one warning (see `covey.config.hardware`
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+)
 
 from covey.config import ModelConfig
-from covey.config.hardware import has_cuda, has_package, use_instead
+from covey.config.hardware import has_cuda, has_package, missing_to_see, use_instead
 from covey.errors import LoadingError
+from covey.models.families import FAMILIES, is_family
+from covey.models.inspect import innermost
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -92,14 +102,16 @@ def load_policy(
 
 
 def load_causal(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    """Return the causal model in a folder, every weight of it read from there.
+    """Return the causal model in a folder, with its eyes where it has some, every weight of it read from there.
 
     Raises:
         LoadingError: it is none, cannot be read, or lacks weights.
     """
-    stored_as = checked_config(name, kwargs)
+    config = config_of(name, kwargs)
+    stored_as = "" if config is None else checked_config(name, config)
+    loader = AutoModelForImageTextToText if is_family(config) else AutoModelForCausalLM
     try:
-        found: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **kwargs)
+        found: Any = loader.from_pretrained(name, output_loading_info=True, **kwargs)
     except Exception as error:  # whatever a loader raises, the policy cannot be loaded
         if not stored_as:
             raise not_loaded("policy", name, error) from error
@@ -118,22 +130,48 @@ def load_causal(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
     return policy
 
 
-def checked_config(name: str, kwargs: Mapping[str, Any]) -> str:
+def config_of(name: str, kwargs: Mapping[str, Any]) -> Any:
+    """Return the config of a model in a folder, of an adapter that of its base.
+
+    None where it cannot be read, which the loader's own error says better.
+    """
+    asked = {k: v for k, v in kwargs.items() if k in ("revision", "trust_remote_code", "subfolder", "token")}
+    try:
+        return kwargs.get("config") or AutoConfig.from_pretrained(name, **asked)
+    except (OSError, ValueError, ImportError):
+        base = base_of(name)
+        return config_of(base, {"trust_remote_code": asked.get("trust_remote_code", False)}) if base else None
+
+
+def base_of(name: str) -> str:
+    """Return the model that an adapter in a folder was trained on; empty where the folder holds none, or it does not say."""
+    path = os.path.join(name, "adapter_config.json")
+    if not name or not os.path.isfile(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        try:
+            base = json.load(file).get("base_model_name_or_path")
+        except (ValueError, AttributeError):  # damaged: the loader says so
+            return ""
+    return base if isinstance(base, str) and base != name else ""
+
+
+def checked_config(name: str, config: Any) -> str:
     """Return how the weights of a policy are quantised, as its config says; empty where they are not.
 
     Raises:
         LoadingError: it is an encoder-decoder, or of a family without a causal model.
     """
-    asked = {k: v for k, v in kwargs.items() if k in ("revision", "trust_remote_code", "subfolder", "token")}
-    try:
-        config: Any = kwargs.get("config") or AutoConfig.from_pretrained(name, **asked)
-    except (OSError, ValueError, ImportError):  # the loader's own error says more
-        return ""
-    is_known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or "auto_map" in vars(config)
+    is_known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or is_family(config) or "auto_map" in vars(config)
     if getattr(config, "is_encoder_decoder", False) or not is_known:
+        why = (
+            f"a model that reads pictures. Of these Covey trains {', '.join(FAMILIES)}."
+            if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+            else "which is no causal language model: the policy must read its prompt and go on with it (a decoder, such as Llama, "
+            "Qwen or Mamba)."
+        )
         raise LoadingError(
-            f"The policy {name!r} cannot be loaded: its config is of the kind {config.model_type!r}, which is no causal language "
-            "model: the policy must read its prompt and go on with it (a decoder, such as Llama, Qwen or Mamba)."
+            f"The policy {name!r} cannot be loaded: its config is of the kind {config.model_type!r}, {why}"
         )
     stored = getattr(config, "quantization_config", None)
     return quantisation(stored) if stored else ""
@@ -195,14 +233,92 @@ def load_tokenizer(
         LoadingError: a module that does not say where its tokenizer is, or there is none.
     """
     if processing_class is not None:
-        return cast("PreTrainedTokenizerBase", getattr(processing_class, "tokenizer", processing_class))
+        return tokenizer_of(processing_class)
     name = model_name(model)
     if not name:
         raise LoadingError("The model does not say where it came from. Pass processing_class, its tokenizer.")
+    if base := base_of(name):
+        name = home_of(name, base)
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a loader raises, the tokenizer cannot be loaded
         raise not_loaded("tokenizer of", name, error) from error
+
+
+def tokenizer_of(processing_class: Any) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a processor, or the tokenizer that was given."""
+    return cast("PreTrainedTokenizerBase", getattr(processing_class, "tokenizer", processing_class))
+
+
+def load_processing_class(
+    given: PreTrainedTokenizerBase | ProcessorMixin | None,
+    model: str | nn.Module | ModelConfig,
+    trust_remote_code: bool = False,
+    base: str | None = None,
+) -> PreTrainedTokenizerBase | ProcessorMixin:
+    """Return what was given, or what belongs to the model: the processor of a policy that sees, a tokenizer of others.
+
+    A folder may hold no processor, or pictures may need packages that are missing: text trains without.
+
+    Args:
+        base: of an adapter, where it is not the one that the adapter names.
+
+    Raises:
+        LoadingError: a module that does not say where its tokenizer is, or there is none.
+        TypeError: what was given is neither a tokenizer nor has one.
+    """
+    if given is not None:
+        if not hasattr(tokenizer_of(given), "pad_token_id"):
+            raise TypeError(
+                f"processing_class is a {type(given).__name__}; it must be a tokenizer, or the processor of a policy that sees, such as "
+                "AutoProcessor.from_pretrained(name) gives. Left out, it is what belongs to the model."
+            )
+        return given
+    name = model_name(model)
+    base = base or base_of(name)
+    if isinstance(model, nn.Module):
+        own = getattr(innermost(model), "config", None)
+    else:
+        own = config_of(base or name, {"trust_remote_code": trust_remote_code})
+    for folder in (name, base):
+        if folder and (found := processor_for(own, folder, trust_remote_code)) is not None:
+            return found
+    return load_tokenizer(None, home_of(name, base) if base else model, trust_remote_code)
+
+
+def processor_for(config: Any, name: str, trust_remote_code: bool = False) -> ProcessorMixin | None:
+    """Return the processor in a folder or repository, for a policy of this config; None: there is none, or the policy reads text alone.
+
+    Raises:
+        LoadingError: there is one, and it cannot be loaded.
+    """
+    return load_processor(name, trust_remote_code) if is_family(config) and not missing_to_see() else None
+
+
+def home_of(name: str, base: str) -> str:
+    """Return where the tokenizer of an adapter is: beside it, or beside its base."""
+    return name if os.path.isfile(os.path.join(name, "tokenizer_config.json")) else base
+
+
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+"""One of them is in every folder with a processor for pictures."""
+
+
+def load_processor(name: str, trust_remote_code: bool = False) -> ProcessorMixin | None:
+    """Return the processor in a folder or repository; None where a folder holds none.
+
+    Raises:
+        LoadingError: there is one, and it cannot be loaded.
+    """
+    from transformers import AutoProcessor
+
+    if os.path.isdir(name) and not any(os.path.isfile(os.path.join(name, f)) for f in PROCESSOR_FILES):
+        return None
+    try:
+        found = AutoProcessor.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except Exception as error:  # whatever a loader raises, the processor cannot be loaded
+        raise not_loaded("processor of", name, error) from error
+    return cast("ProcessorMixin", found) if hasattr(found, "image_processor") else None
 
 
 def model_name(model: str | nn.Module | ModelConfig) -> str:

@@ -6,8 +6,8 @@ The evaluation is the trainer's own: a GRPOTrainer without training data evaluat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -15,8 +15,11 @@ from covey.errors import DatasetError
 from covey.recipes.recipe import Recipe
 from covey.runs.accuracy import Comparison, compare_prompts, estimate_reward
 from covey.runs.statistics import Interval
-from covey.trainer.evaluation import Evaluation
 from covey.types import PromptContent
+from covey.vision.blocks import without_payloads
+
+if TYPE_CHECKING:
+    from covey.trainer.evaluation import Evaluation
 
 TOTAL = "reward"
 """Name of the weighted sum of the rewards."""
@@ -51,12 +54,15 @@ class EvalScores:
     """Completions and scores of one policy on one eval set, prompt by prompt."""
 
     prompts: list[PromptContent]
+    """Of pictures they hold the places; see `pictures`."""
     tasks: list[str | None]
     completions: list[list[PromptContent]]
     values: dict[str, list[list[float | None]]]
     """By reward, `reward` first: one value per completion of each prompt; None: it does not apply, or failed."""
     metrics: dict[str, float]
     """Everything that the trainer reports, without a prefix."""
+    pictures: list[list[str]] = field(default_factory=list)
+    """SHA-256 of each picture that was shown, by prompt."""
 
     @classmethod
     def of(cls, found: Evaluation, metrics: Mapping[str, float], task_column: str) -> EvalScores:
@@ -68,11 +74,12 @@ class EvalScores:
         tasks = found.columns.get(task_column, [None] * len(found.group_ids))
         every = {TOTAL: found.totals, **found.scores}
         return cls(
-            prompts=[found.prompts[g[0]] for g in groups],
+            prompts=[without_payloads(found.prompts[g[0]]) for g in groups],
             tasks=[None if tasks[g[0]] is None else str(tasks[g[0]]) for g in groups],
             completions=[[found.completions[row] for row in g] for g in groups],
             values={name: [[column[row] for row in g] for g in groups] for name, column in every.items()},
             metrics=dict(metrics),
+            pictures=[list(found.pictures[g[0]]) for g in groups],
         )
 
     @property
@@ -130,10 +137,10 @@ def compare(before: EvalScores, after: EvalScores) -> list[RewardChange]:
     Raises:
         DatasetError: the two answered other prompts.
     """
-    if before.prompts != after.prompts:
+    if (before.prompts, before.pictures) != (after.prompts, after.pictures):
         raise DatasetError(
             f"The two evaluations cannot be compared: {len(before.prompts)} prompts here, {len(after.prompts)} there, and "
-            "not the same ones. Evaluate both on the same dataset."
+            "not the same ones, or with other pictures. Evaluate both on the same dataset."
         )
     names = [name for name in before.values if name in after.values]
     changes = (

@@ -18,12 +18,13 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from covey.errors import ConfigError, LoadingError, RewardError
-from covey.recipes.bundled import BUNDLED, REWARD_MODEL
+from covey.recipes.bundled import BUNDLED
 from covey.recipes.nodes import Node, nearest, shown
 from covey.recipes.objects import Function, called, imported, made, named_reward
 from covey.recipes.settings import named
 from covey.rewards.mixture import Mixture
 from covey.rewards.options import RewardOptions, reward_name, unique_names
+from covey.tasks import assets
 
 OPTIONS = tuple(field.name for field in fields(RewardOptions))
 KEYS = ("reward", "model", "arguments", "name", *OPTIONS)
@@ -124,7 +125,7 @@ def _reward_model(entries: Mapping[str, Node], name: str | None, load_model: Loa
         given["name"] = name
     try:
         named_so = node.text("model")
-        return load_model(REWARD_MODEL if named_so == BUNDLED else named_so, **given)
+        return load_model(str(assets.REWARD_MODEL) if named_so == BUNDLED else named_so, **given)
     except (OSError, ValueError, TypeError) as error:
         kind = type(error) if isinstance(error, ConfigError) else ConfigError
         # A LoadingError names the model and the reason; other errors name neither.

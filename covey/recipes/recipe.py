@@ -1,11 +1,12 @@
 """A recipe: a whole run in one file.
 
-    model: Qwen/Qwen2.5-0.5B-Instruct       a name, `bundled`, or settings of ModelConfig
+    model: Qwen/Qwen2.5-0.5B-Instruct       a name, `bundled` and others of the package, or settings of ModelConfig
     tokenizer: path                         another tokenizer than the model's own
     train: {learning_rate: 1.0e-6, ...}     settings of GRPOConfig
     data: {...}                             see covey.recipes.sources
     eval: {...}                             a dataset, or several by name
     rewards: [...]                          see covey.recipes.mixtures
+    tools, environment, rollout             see covey.recipes.agent_sections
     mixture: {on_error: missing, ...}       options of covey.rewards.Mixture
     compute_metrics, loss: MODULE:NAME      arguments of GRPOTrainer
     callbacks: [MODULE:NAME, ...]
@@ -25,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from covey.config import GRPOConfig, ModelConfig, get_peft_config, get_quantization_config
 from covey.errors import ConfigError, CoveyError
 from covey.plan import Plan
-from covey.recipes.bundled import BUNDLED, POLICY, recipe_path, recipes
+from covey.recipes.agent_sections import check_agent_nodes, make_environment, make_tools
+from covey.recipes.bundled import SUFFIXES, policy_name, recipe_path, recipes
 from covey.recipes.mixtures import LoadModel, check_rewards_node, make_mixture, placeholder
 from covey.recipes.nodes import Mark, Node, nearest, node_of
 from covey.recipes.objects import Function, imported
@@ -37,9 +39,10 @@ from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
     from covey.recipes.sources import Data
+    from covey.sample.prompts import PromptReader
     from covey.trainer.grpo_trainer import GRPOTrainer
 
 SECTIONS = (
@@ -50,6 +53,9 @@ SECTIONS = (
     "eval",
     "rewards",
     "mixture",
+    "tools",
+    "environment",
+    "rollout",
     "compute_metrics",
     "loss",
     "callbacks",
@@ -65,9 +71,6 @@ PLACES = {**SECTION_OF, **{section: section for section in SECTIONS}}
 
 WIDER = {"resume_from_checkpoint": str | bool | None}
 """Settings that take more than TrainingArguments says: `true` is the last checkpoint, as for `Trainer.train`."""
-
-SUFFIXES = (".yaml", ".yml")
-"""Endings of a recipe's file name."""
 
 
 class Recipe:
@@ -100,8 +103,8 @@ class Recipe:
         }
         self.settings = read_settings(self._train, GRPOConfig, elsewhere["train"], WIDER)
         self.model_settings = read_settings(self.sections["model"], ModelConfig, elsewhere["model"])
-        if self.model_settings.get("model_name_or_path") == BUNDLED:
-            self.model_settings["model_name_or_path"] = POLICY
+        if isinstance(model := self.model_settings.get("model_name_or_path"), str):
+            self.model_settings["model_name_or_path"] = policy_name(model)
 
     @classmethod
     def load(
@@ -178,17 +181,18 @@ class Recipe:
         return {name: load_data(part) for name, part in node.entries("eval").items()}
 
     def rewards(self, load_models: bool = True) -> Mixture:
-        """Build its mixture.
+        """Build its mixture; without a section, that of the environment's own rewards.
 
-        Args:
-            load_models: False puts a reward that has its name and cannot be called in the place of each reward model.
+        Without `load_models`, a reward that has its name and cannot be called takes the place of each reward model.
         """
         load_model: LoadModel = placeholder
         if load_models:
             from covey.rewards import load_reward_model
 
-            load_model = partial(load_reward_model, device=self.config.device)
-        node = self.sections["rewards"]
+            trusts = self.config.trust_remote_code
+            load_model = partial(load_reward_model, device=self.config.device, trust_remote_code=trusts)
+        if (node := self.sections.get("rewards")) is None:
+            return self._environment_rewards()
         mixture = make_mixture(node, self.sections.get("mixture"), self.config.task_column, load_model)
         has_weights = any(isinstance(i.value, dict) and "weight" in i.value for i in node.items("rewards"))
         if "reward_weights" in self.settings and has_weights:
@@ -207,7 +211,6 @@ class Recipe:
         Raises:
             ConfigError, DatasetError: a plan that cannot be.
         """
-        from covey.models import loading
         from covey.trainer import parts
         from covey.trainer.data import kept_rows
 
@@ -215,28 +218,41 @@ class Recipe:
         with self.located():
             if num_prompts is not None:
                 return parts.training_plan(args, range(num_prompts), True, ranks)
-            tokenizer = None
-            if args.max_prompt_length is not None and args.overlong_prompts != "truncate":
-                tokenizer = loading.load_tokenizer(
-                    self.tokenizer(), self.model_config, args.trust_remote_code
-                )
-            rows = kept_rows(self.train_dataset, parts.prompt_reader(args, tokenizer, None))
+            limits = parts.prompt_reader(args, None)
+            rows = kept_rows(self.train_dataset, self.reader()[0] if limits.may_drop else limits)
             return parts.training_plan(args, rows, self.train_dataset is not None, ranks)
 
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """Load the tokenizer that it names; None where the model's own is used."""
+    def reader(self) -> tuple[PromptReader, PreTrainedModel | None]:
+        """Build what reads its prompts as in training, with their pictures where the policy sees; no weights are loaded.
+
+        Returns:
+            The reader, and the policy without its weights; None where it reads text alone.
+
+        Raises:
+            CoveyError: there is no tokenizer, or a setting of pictures does not fit.
+        """
+        from covey.models import families, loading
+        from covey.models.outline import config_for, outline
+        from covey.trainer import parts
+
+        args, given = self.config, self.model_config
+        processing = loading.load_processing_class(self.tokenizer(), given, args.trust_remote_code)
+        policy = outline(given) if families.is_family(config_for(given)) else None
+        return parts.prompt_reader(args, parts.with_eyes_set(args, processing, policy), policy), policy
+
+    def tokenizer(self) -> PreTrainedTokenizerBase | ProcessorMixin | None:
+        """Load the tokenizer that it names, or the processor that lies there; None where the model's own is used."""
         if "tokenizer" not in self.sections:
             return None
-        from transformers import AutoTokenizer
+        from covey.models import loading
 
-        node = self.sections["tokenizer"]
+        node, trusts = self.sections["tokenizer"], self.config.trust_remote_code
+        own = loading.config_of(str(self.model_config.model_name_or_path), {"trust_remote_code": trusts})
         try:
-            found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                node.text("tokenizer"), trust_remote_code=self.config.trust_remote_code
-            )
-            return found
-        except (OSError, ValueError) as error:
-            raise node.error(f"the tokenizer {node.value!r} cannot be loaded: {error}") from error
+            name = node.text("tokenizer")
+            return loading.processor_for(own, name, trusts) or loading.load_tokenizer(None, name, trusts)
+        except CoveyError as error:
+            raise node.error(str(error), type(error)) from error
 
     def imported(self, section: str) -> Function | None:
         """Import the function that a section names, `compute_metrics` or `loss`; None without the section."""
@@ -248,6 +264,17 @@ class Recipe:
             return None
         found = [imported(node) for node in self.sections["callbacks"].items("callbacks")]
         return [callback() if isinstance(callback, type) else callback for callback in found]
+
+    def agents(self) -> dict[str, Any]:
+        """Import what answers the policy, as arguments of GRPOTrainer: `tools`, `environment_factory`, `rollout_func`."""
+        made: dict[str, Any] = {}
+        if "tools" in self.sections:
+            made["tools"] = make_tools(self.sections["tools"])
+        if "environment" in self.sections:
+            made["environment_factory"] = make_environment(self.sections["environment"])
+        if "rollout" in self.sections:
+            made["rollout_func"] = imported(self.sections["rollout"])
+        return made
 
     def trainer(self, **changes: object) -> GRPOTrainer:
         """Build the trainer, with everything loaded.
@@ -272,11 +299,26 @@ class Recipe:
             "compute_metrics": self.imported("compute_metrics"),
             "loss": self.imported("loss"),
             "callbacks": self.callbacks(),
+            **self.agents(),
             **changes,
         }
-        rewards = self.rewards()
-        with self.located(rewards):
+        rewards = self.rewards() if "rewards" in self.sections else None
+        with self.located(rewards or ()):
             return GRPOTrainer(reward_funcs=rewards, **arguments)
+
+    def _environment_rewards(self) -> Mixture:
+        """Return the rewards that the environment brings.
+
+        Raises:
+            ConfigError: it brings none.
+        """
+        from covey.trainer.agents import Agents
+
+        with self.located():
+            found = Agents.of(self.config, **self.agents()).rewards
+        if not found:
+            raise self.root.error("the recipe has no section 'rewards', and its environment no get_reward.")
+        return Mixture(*found)
 
     def check(self) -> Mixture:
         """Build everything but models, check that rewards find their columns, and return the rewards.
@@ -284,13 +326,14 @@ class Recipe:
         Raises:
             CoveyError: with the line.
         """
-        from covey.sample.given_data import GivenData
         from covey.trainer import checks
+        from covey.trainer.agents import Agents
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):
             checks.reward_weights(rewards, self.config.reward_weights)
-            checks.check_columns(rewards, GivenData.of(self.train_dataset, self.eval_dataset))
+            agents = Agents.of(self.config, **self.agents())
+            agents.checked_data(self.config, rewards, self.train_dataset, self.eval_dataset)
         _ = self.imported("compute_metrics"), self.imported("loss"), self.callbacks()
         return rewards
 
@@ -303,7 +346,8 @@ class Recipe:
             message = str(error)
             if any(message.startswith(f"{node.mark.source}:") for node in self.root.walk()):
                 raise
-            places, items = dict(self._train.entries("train")), self.sections["rewards"].items("rewards")
+            places = dict(self._train.entries("train"))
+            items = self.sections["rewards"].items("rewards") if "rewards" in self.sections else []
             if len(items) == len(rewards):  # one item may also be a whole mixture
                 places |= {repr(r.name): item for r, item in zip(rewards, items, strict=True)}
             raise named(message, places, self.root).error(message, type(error)) from error
@@ -319,14 +363,15 @@ def _checked_sections(root: Node) -> dict[str, Node]:
     every = f" It has {', '.join(SECTIONS)}."
     for name, node in sections.items():
         if name not in SECTIONS:
-            belongs = (
-                f" It belongs under {SECTION_OF[name]!r}." if name in SECTION_OF else nearest(name, SECTIONS)
-            )
+            above = SECTION_OF.get(name)
+            belongs = f" It belongs under {above!r}." if above else nearest(name, SECTIONS)
             raise node.error(f"a recipe has no section {name!r}.{belongs or every}")
-    for name in ("model", "rewards"):
+    for name in ("model", *(() if "environment" in sections else ("rewards",))):
         if name not in sections:
             raise root.error(f"the recipe has no section {name!r}, and cannot do without.")
-    check_rewards_node(sections["rewards"])
+    if "rewards" in sections:
+        check_rewards_node(sections["rewards"])
+    check_agent_nodes(sections)
     for name, node in ((name, sections[name]) for name in ("data", "eval") if name in sections):
         has_several = name == "eval" and not is_one_dataset(node)
         for part in node.entries("eval").values() if has_several else [node]:

@@ -116,9 +116,8 @@ def load_data(node: Node) -> Data:
         return parts[0]
     for part, item in zip(parts, items, strict=True):
         if not is_map_style(part):
-            raise item.error(
-                "a stream cannot be put together with others: leave 'streaming' out.", DatasetError
-            )
+            said = "a stream cannot be put together with others: leave 'streaming' out."
+            raise item.error(said, DatasetError)
     from datasets import concatenate_datasets
 
     try:
@@ -129,10 +128,18 @@ def load_data(node: Node) -> Data:
 
 def bundled_generators() -> dict[str, Function]:
     """Return the generators of `covey.tasks` by name."""
+    from covey.tasks.calculator import calculator_rows
+    from covey.tasks.discs import disc_rows
     from covey.tasks.mixed import GENERATORS, mixed_rows
     from covey.tasks.reasoning_gym_rows import reasoning_gym_rows
 
-    return {**GENERATORS, "mixed": mixed_rows, "reasoning_gym": reasoning_gym_rows}
+    return {
+        **GENERATORS,
+        "calculator": calculator_rows,
+        "discs": disc_rows,
+        "mixed": mixed_rows,
+        "reasoning_gym": reasoning_gym_rows,
+    }
 
 
 def _load(item: Node) -> Data:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import pickle
 import sqlite3
@@ -17,7 +18,7 @@ from covey.errors import RewardError, warn
 from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.fingerprint import fingerprint
-from covey.types import Score
+from covey.types import Picture, Score
 
 T = TypeVar("T")
 Key = bytes
@@ -35,6 +36,8 @@ class CacheState(TypedDict):
 
     names: list[str]
     """Of the rewards."""
+    fingerprints: list[bytes]
+    """Of the same rewards."""
     owners: list[int]
     """Positions in `names`."""
     keys: bytes
@@ -49,16 +52,26 @@ def row_keys(reward: Reward, batch: RewardBatch) -> list[Key | None]:
         "prompts": batch.prompts,
         "completions": batch.completions,
         "completion_ids": batch.completion_ids,
+        "image_sizes": batch.image_sizes,
     }
     seen = {name: values for name, values in reward.wanted(columns).items() if len(values) == len(batch)}
     keys: list[Key | None] = []
     for row in range(len(batch)):
         content = {name: values[row] for name, values in sorted(seen.items())}
         try:
-            keys.append(hashlib.sha256(pickle.dumps(content, protocol=5)).digest())
+            written = io.BytesIO()
+            _ByDigest(written, protocol=5).dump(content)
+            keys.append(hashlib.sha256(written.getbuffer()).digest())
         except Exception:
             keys.append(None)  # a column of something that cannot be written down; scored anew each time
     return keys
+
+
+class _ByDigest(pickle.Pickler):
+    """Writes values down with the digest of each picture in its place: the same one, wherever it lies."""
+
+    def reducer_override(self, value: object) -> tuple[type, tuple[str, ...]]:
+        return (str, (value.digest,)) if isinstance(value, Picture) else NotImplemented
 
 
 class RewardCache:
@@ -96,9 +109,11 @@ class RewardCache:
         return found
 
     def put(self, reward: Reward, scores: Mapping[Key, Score]) -> None:
-        """Keep scores; failures, and scores that stand for a fault, are not kept."""
+        """Keep scores; failures, scores that stand for a fault, and scores by turn are not kept."""
         sound = {
-            k: s for k, s in scores.items() if s.status in ("value", "not_applicable") and s.error is None
+            key: score
+            for key, score in scores.items()
+            if score.status in ("value", "not_applicable") and score.error is None and score.turns is None
         }
         with self._lock:
             prefix, is_lasting = self._prefix(reward)
@@ -111,8 +126,9 @@ class RewardCache:
                 _with_file(self.path, lambda file: file.executemany(KEEP, kept))
 
     def state(self, rewards: Iterable[Reward]) -> CacheState:
-        """Return the scores of these rewards that are in memory."""
-        owners = {self._prefix(reward)[0]: reward.name for reward in rewards}
+        """Return the scores in memory of those of these rewards that can be told apart in another run."""
+        told = [(reward.name, *self._prefix(reward)) for reward in rewards]
+        owners = {prefix: name for name, prefix, is_lasting in told if is_lasting}
         with self._lock:
             entries = [
                 (owners[key[:PREFIX]], key[PREFIX:], score.value)
@@ -120,23 +136,25 @@ class RewardCache:
                 if key[:PREFIX] in owners
             ]
         names = list(dict.fromkeys(name for name, _, _ in entries))
+        fingerprints = {name: prefix for prefix, name in owners.items()}
         return {
             "names": names,
+            "fingerprints": [fingerprints[name] for name in names],
             "owners": [names.index(name) for name, _, _ in entries],
             "keys": b"".join(key for _, key, _ in entries),
             "values": [value for _, _, value in entries],
         }
 
     def restore(self, state: CacheState, rewards: Iterable[Reward]) -> None:
-        """Take up a `state`; scores of rewards that are not there any more are left out."""
-        prefixes = {reward.name: self._prefix(reward)[0] for reward in rewards}
+        """Take up a `state`; scores of rewards that are gone, or are not what they were, are left out."""
+        known = {self._prefix(reward)[0] for reward in rewards}
+        prefixes = state.get("fingerprints") or [b""] * len(state["names"])
         size = len(state["keys"]) // max(len(state["values"]), 1)
         with self._lock:
             for i, (owner, value) in enumerate(zip(state["owners"], state["values"], strict=True)):
-                prefix = prefixes.get(state["names"][owner])
                 score = _score(value)
-                if prefix is not None and score is not None:
-                    self._memory[prefix + state["keys"][i * size : (i + 1) * size]] = score
+                if prefixes[owner] in known and score is not None:
+                    self._memory[prefixes[owner] + state["keys"][i * size : (i + 1) * size]] = score
 
     def _prefix(self, reward: Reward) -> tuple[bytes, bool]:
         """Return the start of a reward's keys, and whether it is the same in another run: the reward can be told apart."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, overload
 
 from covey.errors import RewardError
-from covey.rewards.batch import RESERVED, Notes, RewardBatch
+from covey.rewards.batch import ON_REQUEST, RESERVED, Notes, RewardBatch
 from covey.rewards.options import DECORATED, RewardOptions, reward_name
 from covey.rewards.own import own
 from covey.rewards.results import CONTAINERS, listed, number, shown
@@ -116,17 +116,21 @@ class Reward:
         """Call the function with those of the arguments that it asks for; a coroutine function returns a coroutine."""
         return self.function(**self.wanted(arguments))
 
-    def arguments(self, batch: RewardBatch, notes: Notes) -> dict[str, object]:
+    def arguments(self, batch: RewardBatch, notes: Notes, opens: bool = True) -> dict[str, object]:
         """Return what the function asks for of a batch, in lists and dictionaries of its own for each sample.
 
         It may change them: no other sample, reward, record or dataset holds them too.
+
+        Args:
+            opens: whether a picture is a PIL image, one for all completions and rewards; False: it stays a reference.
         """
-        wanted = self.wanted(batch.arguments(notes))
-        return {name: own(value) if isinstance(value, list) else value for name, value in wanted.items()}
+        wanted, album = self.wanted(batch.arguments(notes)), batch.album if opens else None
+        return {name: own(v, album) if isinstance(v, list) else v for name, v in wanted.items()}
 
     def wanted(self, arguments: Mapping[str, V]) -> dict[str, V]:
         """Return those of the arguments that the function asks for: what its signature names, or all for `**kwargs`."""
-        return {name: value for name, value in arguments.items() if self.takes_all or name in self.names}
+        names = self.names | {name for name in arguments if self.takes_all and name not in ON_REQUEST}
+        return {name: value for name, value in arguments.items() if name in names}
 
     def scores(self, result: object, expected: int) -> list[Score]:
         """Return the result of a call as scores.
@@ -156,14 +160,20 @@ class Reward:
             )
         return values
 
-    def score(self, value: object, row: int) -> Score:
+    def score(self, value: object, row: int, num_turns: int | None = None) -> Score:
         """Return one value as a score; NaN and infinities are failures.
 
+        Args:
+            num_turns: turns of the completion, which may be judged turn by turn, with a list of so many numbers. None: it was
+                sampled in one piece.
+
         Raises:
-            RewardError: neither a number nor None.
+            RewardError: neither a number nor None, nor one number for each turn.
         """
         if value is None:
             return Score(None, "not_applicable")
+        if num_turns is not None and (by_turn := listed(value, num_turns)) is not None:
+            return self._score_of_turns(by_turn, row, num_turns)
         try:
             found = number(value)
         except (TypeError, ValueError, RuntimeError):
@@ -175,6 +185,18 @@ class Reward:
             reason = value.reason if isinstance(value, Failure) else f"{found} {NOT_FINITE}"
             return Score(None, "failed", reason)
         return Score(found)
+
+    def _score_of_turns(self, values: Sequence[object], row: int, num_turns: int) -> Score:
+        """Return the score of a completion that was judged turn by turn: the sum, and its parts; None counts as 0."""
+        if len(values) != num_turns:
+            raise RewardError(
+                f"Reward {self.name!r} returned {len(values)} values for completion {row}, which has {num_turns} turns. Return "
+                "one number, or one for each turn of the policy."
+            )
+        parts = [Score(0.0) if value is None else self.score(value, row) for value in values]
+        failed = next((part for part in parts if part.status == "failed"), None)
+        numbers = tuple(part.value or 0.0 for part in parts)
+        return failed or Score(math.fsum(numbers), turns=numbers or None)
 
 
 @overload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from covey.rewards.contract import Reward, RewardFunction, options_of
 from covey.rewards.options import OnError, reward_name, unique_names
 from covey.rewards.reserved import is_reserved
 from covey.rewards.reward_metrics import mixture_metrics
-from covey.rewards.routing import in_waves
+from covey.rewards.routing import check_gates
 from covey.rewards.schedules import start_weight
 from covey.rewards.score_batch import score_batch
 from covey.rewards.state import kept_memories, restore, warn_of_forgetting
@@ -77,7 +78,8 @@ class Mixture(Sequence[Reward]):
             raise RewardError(
                 "A mixture has at least one reward: a function, or a reward model with its tokenizer."
             )
-        names = unique_names([reward_name(r) for r in rewards])
+        given = [reward_name(r) for r in rewards]
+        names = unique_names(given)
         self.rewards: list[Reward] = []
         for function, unique in zip(rewards, names, strict=True):
             # One that needs no change stays the object it is.
@@ -97,7 +99,7 @@ class Mixture(Sequence[Reward]):
         self.unscored = unscored
         self.cache = RewardCache(path=None if cache is True else cache) if cache else None
         self._breaker = Breaker(max_failure_rate, min_coverage, window)
-        in_waves(self.rewards)
+        check_gates(self.rewards, given)
         warn_of_forgetting(self.rewards)
 
     @overload
@@ -174,6 +176,14 @@ class Mixture(Sequence[Reward]):
         metrics = mixture_metrics(table, batch, self.task_column, sorted(self.tasks))
         table.metrics = merge(table.metrics, metrics)
         return table
+
+    def extended(self, more: Sequence[Reward]) -> Mixture:
+        """Return a mixture of these rewards and more of them behind, with the same options and memory."""
+        if not more:
+            return self
+        whole = copy.copy(self)
+        whole.rewards = Mixture(*self.rewards, *more).rewards
+        return whole
 
     @property
     def weights(self) -> dict[str, float]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 FAMILIES = frozenset(
     [
         "advantages",
+        "allocation",
+        "async",
         "clip_ratio",
         "completions",
         "covariance",
+        "curriculum",
         "dppo",
         "dynamic_sampling",
+        "engine",
         "entropy",
+        "episodes",
         "kl",
         "loss",
         "memory",
@@ -21,8 +26,10 @@ FAMILIES = frozenset(
         "sampling",
         "tasks",
         "time",
+        "tools",
         "update",
         "vespo",
+        "vision",
     ]
 )
 """Whatever begins with one of these and a slash is Covey's, that of a later version too."""

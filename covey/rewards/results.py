@@ -51,5 +51,8 @@ def number(value: Any) -> float:
 
 def shown(value: object) -> str:
     """Return type and value for a message, cut where it is long."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a class of the user's, or an integer with more digits than Python writes
+        return type(value).__name__
     return f"{type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"

@@ -8,6 +8,7 @@ from covey.errors import RewardError
 from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.options import Row
+from covey.rewards.own import own
 from covey.types import Score
 
 
@@ -44,11 +45,11 @@ def gate_score(reward: Reward, row: int, scored: Mapping[str, Sequence[Score]]) 
     return None
 
 
-def in_waves(rewards: Sequence[Reward]) -> list[list[Reward]]:
-    """Return rewards in the order in which they can be run: first those without a gate, then those whose gates are done.
+def check_gates(rewards: Sequence[Reward], given: Sequence[str]) -> None:
+    """Raise where a gate cannot be; `given` are the names that the rewards came with, before they were made unique.
 
     Raises:
-        RewardError: a gate that is no reward of the mixture, or gates in a circle.
+        RewardError: a gate that is no reward of the mixture, or one of several with that name; or gates in a circle.
     """
     names = {reward.name for reward in rewards}
     for reward in rewards:
@@ -58,6 +59,20 @@ def in_waves(rewards: Sequence[Reward]) -> list[list[Reward]]:
                     f"Reward {reward.name!r} requires {gate!r}, which is no reward of this mixture; there are "
                     f"{', '.join(sorted(names))}."
                 )
+            if given.count(gate) > 1:
+                raise RewardError(
+                    f"Reward {reward.name!r} requires {gate!r}, and {given.count(gate)} rewards are called so. Give each a name: "
+                    "reward(..., name='...')."
+                )
+    in_waves(rewards)
+
+
+def in_waves(rewards: Sequence[Reward]) -> list[list[Reward]]:
+    """Return rewards in the order in which they can be run: first those without a gate, then those whose gates are done.
+
+    Raises:
+        RewardError: gates in a circle.
+    """
     waves: list[list[Reward]] = []
     done: set[str] = set()
     left = list(rewards)
@@ -96,9 +111,9 @@ def _column(batch: RewardBatch, name: str, reward: Reward, option: str) -> Seque
 
 def _holds(reward: Reward, when: Callable[[Row], bool], batch: RewardBatch, row: int) -> bool:
     """Return the value of the predicate `when` for a row."""
-    seen = {name: values[row] for name, values in batch.columns.items()}
+    seen = own({name: values[row] for name, values in batch.columns.items()}, batch.album)
     if batch.prompts:
-        seen["prompt"] = batch.prompts[row]
+        seen["prompt"] = own(batch.prompts[row], batch.album)
     try:
         return bool(when(seen))
     except Exception as error:

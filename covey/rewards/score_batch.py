@@ -52,7 +52,7 @@ def score_batch(
             outcome.result()
         for run in runs:
             done[run.reward.name] = run
-            notes.take(run.notes, [[row] for row in range(len(batch))])
+            notes.take(run.notes, [[row] for row in range(len(batch))], owner=run.reward.name)
 
     replaced: Mapping[str, Weight] = weights or {}
     tasks = batch.columns.get(task_column) or [None] * len(batch)
@@ -64,7 +64,7 @@ def score_batch(
             for r in rewards
         },
         extras=notes.extras,
-        metrics=notes.metrics,
+        metrics=notes.all_metrics(),
         optional=frozenset(r.name for r in rewards if r.options.optional),
         counts={r.name: done[r.name].counts for r in rewards},
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from covey.types import PromptContent, message_text
 
 CLOSE_THINK = "</think>"
@@ -21,6 +23,16 @@ def text_of(completion: object) -> str:
         messages = (m for m in completion if isinstance(m, dict))
         return "\n".join(message_text(m) for m in messages if m.get("role", "assistant") == "assistant")
     return ""
+
+
+def written_ids(
+    completion_ids: Sequence[Sequence[int]], completion_masks: Sequence[Sequence[bool]] | None
+) -> list[list[int]]:
+    """Return the ids that the policy wrote: without what tools answered. Where there are no masks it wrote all of them."""
+    if completion_masks is None:
+        return [list(ids) for ids in completion_ids]
+    pairs = zip(completion_ids, completion_masks, strict=True)
+    return [[i for i, is_written in zip(ids, mask, strict=True) if is_written] for ids, mask in pairs]
 
 
 def last_text_of(prompt: object) -> str:

@@ -30,12 +30,10 @@ def accuracy_reward(
 ) -> list[float | None]:
     """Return 1.0 where the completion's last box is equivalent to the solution, else 0.0; None for an unreadable solution.
 
-    The answer may also stand in an `<answer>` block or after "answer is". A solution in words is none that can be read:
-    `SameAnswer` compares words.
+    The answer may also stand in an `<answer>` block or after "answer is". A solution in words cannot be read: `SameAnswer` compares words.
 
     Args:
-        completions: texts or messages.
-        solution: the right answer of each, in LaTeX or plain.
+        completions, solution: texts or messages, and the right answer of each, in LaTeX or plain.
         log_extra: stands for TRL's order of arguments, and is not called.
         prompts: what the completions answer; an answer that only repeats the prompt's example does not count.
         log_metric: called with the share of solutions that cannot be read.
@@ -129,15 +127,21 @@ class _CosineScaled(CosineLength):
         completions: Sequence[PromptContent],
         solution: Sequence[object],
         completion_ids: Sequence[Sequence[int]],
+        completion_masks: Sequence[Sequence[bool]] | None = None,
         **columns: object,
     ) -> list[float | None]:
-        return super().__call__(completions, completion_ids, solution=solution, **columns)
+        return super().__call__(
+            completions, completion_ids, completion_masks=completion_masks, solution=solution, **columns
+        )
 
 
 class _RepetitionPenalty(Repetition):
     """`Repetition` with TRL's order of arguments."""
 
     def __call__(  # type: ignore[override]  # TRL's order of arguments
-        self, completion_ids: Sequence[Sequence[int]], **_: object
+        self,
+        completion_ids: Sequence[Sequence[int]],
+        completion_masks: Sequence[Sequence[bool]] | None = None,
+        **_: object,
     ) -> list[float]:
-        return super().__call__((), completion_ids)
+        return super().__call__((), completion_ids, completion_masks)

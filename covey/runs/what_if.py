@@ -15,7 +15,8 @@ cispo, sapo and vespo is another number with the same gradient.)
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,13 +29,17 @@ from covey.rewards.batch import RewardBatch
 from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture
 from covey.runs import Run
-from covey.runs.record.jsonl import Json
-from covey.runs.record.regroup import cut_columns, regroup
+from covey.runs.record.episodes import written_lengths
+from covey.runs.record.json_text import Json
+from covey.runs.record.regroup import cut_columns, regroup, shown_again
 from covey.score.advantages import has_spread, rows_of
 from covey.score.estimators import Outcomes, estimator
+from covey.score.scorer import judged_rows
 from covey.score.shaping import Shaping, shaped_totals
-from covey.types import AdvantageEstimator, Aggregation, Group, LossType, Scale, Score
+from covey.types import TRUNCATED, AdvantageEstimator, Aggregation, Group, LossType, Scale, Score
 from covey.update.reduction import Reduction, Totals, row_weights
+from covey.vision.blocks import COLUMNS
+from covey.vision.pictures import PictureError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +85,7 @@ class Rescored:
     """The recorded completions before and after."""
 
     keys: Mapping[str, NDArray[Any]]
-    """step, group, index, row, tokens."""
+    """step, group, index, row, and tokens: those that the policy wrote."""
     before: ScoredRows
     after: ScoredRows
     skipped: int = 0
@@ -153,9 +158,9 @@ def rescore(run: Run | str | Path, what_if: WhatIf, steps: Container[int] | None
         if groups is None:
             skipped += rows.num_rows
             continue
-        replaced = _run_again(functions, groups, cut_columns(rows)) if functions else {}
+        replaced = _run_again(functions, groups, cut_columns(rows), run.folder) if functions else {}
         recorded = _weighed(rows, how.before, _floats(rows, "total"), _floats(rows, "advantage"))
-        keys = {name: rows[name].to_numpy() for name in _KEYS}
+        keys = {n: written_lengths(rows) if n == "tokens" else rows[n].to_numpy() for n in _KEYS}
         parts.append((keys, recorded, _rescored(rows, how, replaced)))
     if how.has_varying_weights and (what_if.weights or what_if.rewards):
         warn(
@@ -212,6 +217,16 @@ def _how(what_if: WhatIf, run: Run) -> _How:
     before: Json = {name: run.settings.get(name, default) for name, default in _DEFAULTS.items()}
     if isinstance(before["scale_rewards"], bool):
         before["scale_rewards"] = "group" if before["scale_rewards"] else "none"
+    if run.settings.get("group_allocation", "equal") != "equal":
+        warn(
+            f"Run {run.name!r} has groups of different sizes: its groups grew while they were sampled. What is worked out here is that "
+            "of groups which had their size from the beginning, all completions weighing the same."
+        )
+    if run.settings.get("credit_assignment") == "turn":
+        warn(
+            f"Run {run.name!r} gave an advantage to each turn. What is worked out here, before and after, is that of whole "
+            "completions."
+        )
     changes = {
         name: value for name, value in vars(what_if).items() if name in _DEFAULTS and value is not None
     }
@@ -240,31 +255,61 @@ def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
     for table in run.group_tables():
         numbers = table["step"].to_numpy()
         edges = [int(i) for i in np.flatnonzero(np.diff(numbers, prepend=-1))]
-        for start, stop in zip(edges, [*edges[1:], len(numbers)], strict=True):
+        for start, stop in pairwise([*edges, len(numbers)]):
             if steps is None or int(numbers[start]) in steps:
                 yield table.slice(start, stop - start)
 
 
+NOT_RECORDED = {
+    "completion_ids": "Write it on the text.",
+    "completion_masks": "Write it on the text; of an episode, what the policy wrote are the messages of the assistant.",
+    "image_sizes": "Write it on the pictures; the size that the policy saw of them is the processor's affair.",
+    "environments": "They were objects of the run and are gone with it. Write it on the completions: the messages of an "
+    "episode, the results of tools among them.",
+}
+"""Arguments of rewards that no record gives back, and what to do instead."""
+NEVER = frozenset({"completion_ids", "completion_masks", "image_sizes"})
+"""Those that a reward of a run always gets."""
+
+
 def _run_again(
-    functions: Sequence[Reward], groups: Sequence[Group], cut: Mapping[str, int]
+    functions: Sequence[Reward], groups: Sequence[Group], cut: Mapping[str, int], record: Path
 ) -> dict[str, list[Score]]:
     columns = {name for g in groups for name in g.prompt.columns}
     for reward in functions:
-        if "completion_ids" in reward.required:
+        asks = f"Reward {reward.name!r} asks for"
+        for name in [*sorted(reward.names & NEVER), *reward.missing_columns(columns)]:
+            if name in NOT_RECORDED:
+                raise RewardError(f"{asks} {name}, which are not recorded. {NOT_RECORDED[name]}")
             raise RewardError(
-                f"Reward {reward.name!r} asks for completion_ids, which are not recorded. Write it on the text."
-            )
-        missing = reward.missing_columns(columns)
-        if missing:
-            raise RewardError(
-                f"Reward {reward.name!r} asks for the column {missing[0]!r}, which the recorded rows do not have. They "
+                f"{asks} the column {name!r}, which the recorded rows do not have. They "
                 f"have: {', '.join(sorted(columns)) or 'none'}."
             )
         for name in sorted(reward.names & set(cut)):
             raise RewardError(
-                f"Reward {reward.name!r} asks for the column {name!r}, which is cut in the record: {cut[name]} characters."
+                f"{asks} the column {name!r}, which is cut in the record: {cut[name]} characters."
             )
-    return Mixture(*functions).score(RewardBatch.of_groups(groups)).scores
+    groups = [_with_pictures(group, functions, record) for group in groups]
+    batch, judged = RewardBatch.of_groups(groups), judged_rows(groups)
+    return Mixture(*functions).score(batch.select(judged)).spread(judged, len(batch)).scores
+
+
+def _with_pictures(group: Group, functions: Sequence[Reward], record: Path) -> Group:
+    """Return a group with its pictures; with marks in its prompt alone where they are not there and no reward names them.
+
+    Raises:
+        RewardError: a reward asks for pictures that are not there.
+    """
+    try:
+        return shown_again(group, record) if group.prompt.pictures else group
+    except PictureError as error:
+        for reward in functions:
+            if names := sorted(reward.names & set(COLUMNS)):
+                raise RewardError(
+                    f"Reward {reward.name!r} asks for {names[0]}, which cannot be opened again. {error}"
+                ) from error
+        left = {name: value for name, value in group.prompt.columns.items() if name not in COLUMNS}
+        return replace(group, prompt=replace(group.prompt, columns=left, pictures=()))
 
 
 def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]) -> ScoredRows:
@@ -277,7 +322,7 @@ def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]
     estimate = estimator(
         settings["advantage_estimator"], settings["multi_objective_aggregation"], settings["scale_rewards"]
     )
-    lengths = rows["tokens"].to_numpy().astype(np.float64)
+    lengths = written_lengths(rows).astype(np.float64)
     weights = np.broadcast_to(list(how.new_weights.values()), new.values.shape)
     shaped = shaped_totals(totals, is_cut, shaping)
     advantages = estimate(Outcomes(new.values, weights, shaped, _group_ids(rows), lengths))
@@ -330,7 +375,7 @@ def _weighed(
     rows: pa.Table, settings: Json, totals: Floats, advantages: Floats, drops_groups: bool = False
 ) -> ScoredRows:
     """Return losses and pulls from advantages, by the token weights of the loss."""
-    lengths, ids = rows["tokens"].to_numpy().astype(np.int64), _group_ids(rows)
+    lengths, ids = written_lengths(rows), _group_ids(rows)
     is_masked = _is_truncated(rows) & bool(settings["mask_truncated_completions"])
     kept = np.ones(len(lengths), dtype=bool)
     for r in rows_of(ids) if drops_groups else ():
@@ -351,7 +396,7 @@ def _floats(rows: pa.Table, name: str) -> Floats:
 
 
 def _is_truncated(rows: pa.Table) -> NDArray[np.bool_]:
-    return np.array([finish == "length" for finish in rows["finish"].to_pylist()], dtype=bool)
+    return np.array([finish in TRUNCATED for finish in rows["finish"].to_pylist()], dtype=bool)
 
 
 def _group_ids(rows: pa.Table) -> NDArray[np.int64]:

@@ -60,15 +60,38 @@ def encode_prompt(
             f"{getattr(tokenizer, 'name_or_path', '')!r} has no chat template. Give it one (tokenizer.chat_template = ...), "
             "use an instruction-tuned model, or make the prompts plain text."
         )
-    continues = bool(content) and content[-1].get("role") == "assistant"
     apply: Any = tokenizer.apply_chat_template
-    more = {"add_generation_prompt": not continues, "continue_final_message": continues, **(template or {})}
-
-    def render(messages: list[Message]) -> str:
-        return str(apply(messages, tokenize=False, **more))
-
-    encoded = apply(as_the_template_reads(content, render), tokenize=True, return_dict=True, **more)
+    more = _asked(content, template)
+    encoded = apply(_read(tokenizer, content, more), tokenize=True, return_dict=True, **more)
     return with_one_bos(tokenizer, list(encoded["input_ids"]))
+
+
+def render_prompt(
+    tokenizer: Tokenizer, content: PromptContent, template: Mapping[str, object] | None = None
+) -> str:
+    """Return the text whose tokens `encode_prompt` gives, its BOS written out: a processor writes pictures into it."""
+    text = content if isinstance(content, str) else ""
+    if not isinstance(content, str):
+        more = _asked(content, template)
+        text = str(tokenizer.apply_chat_template(_read(tokenizer, content, more), tokenize=False, **more))
+    if leading_bos(tokenizer) is None:
+        return text
+    bos = str(tokenizer.bos_token)
+    while text.startswith(bos):
+        text = text[len(bos) :]
+    return bos + text
+
+
+def _asked(messages: Sequence[Message], template: Mapping[str, object] | None) -> dict[str, Any]:
+    """Return the arguments of a chat template: a chat that closes with an assistant message is continued."""
+    continues = bool(messages) and messages[-1].get("role") == "assistant"
+    return {"add_generation_prompt": not continues, "continue_final_message": continues, **(template or {})}
+
+
+def _read(tokenizer: Tokenizer, messages: Sequence[Message], more: Mapping[str, Any]) -> list[Message]:
+    """Return messages in the form that the chat template reads."""
+    apply: Any = tokenizer.apply_chat_template
+    return as_the_template_reads(messages, lambda chat: str(apply(chat, tokenize=False, **more)))
 
 
 def with_one_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
@@ -105,7 +128,8 @@ def closing_tokens(tokenizer: Tokenizer, template: Mapping[str, object] | None =
     """
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
     apply: Any = tokenizer.apply_chat_template
-    _, found, tail = str(apply(messages, tokenize=False, **(template or {}))).rpartition(MARK)
+    read = _read(tokenizer, messages, template or {})
+    _, found, tail = str(apply(read, tokenize=False, **(template or {}))).rpartition(MARK)
     special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
     ids = list(tokenizer(tail, add_special_tokens=False)["input_ids"]) if found else []
     return [i for i in ids if i in special]

@@ -18,6 +18,7 @@ from torch.utils.data import IterableDataset
 from covey.errors import DatasetError
 from covey.sample.messages import described
 from covey.sample.prompts import TEMPLATE_COLUMN, TOOLS_COLUMN
+from covey.sample.stored_pictures import StoredRows, stored_rows, stored_stream
 
 READ = ("prompt", TOOLS_COLUMN, TEMPLATE_COLUMN)
 """Columns that Covey reads itself: as they are without a format."""
@@ -89,7 +90,8 @@ def as_eval_dataset(given: Any) -> Any:
     if isinstance(given, Mapping) and not is_columns(given):
         return {name: as_dataset(part, f"eval_dataset[{name!r}]") for name, part in given.items()}
     dataset = as_dataset(given, "eval_dataset")
-    return list(dataset) if isinstance(dataset, Stream) and not callable(dataset.source) else dataset
+    is_used_up = isinstance(dataset, Stream) and not callable(dataset.source)
+    return list(rows_of_stream(dataset)) if is_used_up else dataset
 
 
 def is_columns(given: Mapping[str, Any]) -> bool:
@@ -116,13 +118,19 @@ class GivenData:
         """Read what the datasets are and their first rows.
 
         Raises:
-            DatasetError: one of them is no dataset.
+            DatasetError: one of them is no dataset, or its first row cannot be read.
         """
         train, evals = as_dataset(train_dataset, "train_dataset"), as_eval_dataset(eval_dataset)
         by_name = isinstance(evals, dict)
         parts = {f"eval_dataset[{n!r}]": d for n, d in evals.items()} if by_name else {"eval_dataset": evals}
         named = {name: d for name, d in {"train_dataset": train, **parts}.items() if d is not None}
-        return cls(train, evals, named, {name: first_row(d) for name, d in named.items()})
+        firsts = {}
+        for name, dataset in named.items():
+            try:
+                firsts[name] = first_row(dataset)
+            except DatasetError as error:
+                raise DatasetError(f"{name}: {error}") from error
+        return cls(train, evals, named, firsts)
 
 
 def _only_split(given: Mapping[str, Any], name: str) -> Any:
@@ -167,10 +175,16 @@ def is_map_style(rows: object) -> TypeGuard[MapRows]:
 
 
 class FormattedRows:
-    """The rows of a dataset in a format: what Covey reads is as without it, what rewards see as in it."""
+    """The rows of a dataset in a format: what Covey reads is as without it, and so are pictures; what else rewards see as in it."""
 
     def __init__(self, rows: Any, kind: str) -> None:
-        self.plain = rows.with_format(None)
+        plain = rows.with_format(None)
+        self.plain = stored_rows(plain)
+        pictures = self.plain.pictures if isinstance(self.plain, StoredRows) else {}
+        self.read = dict.fromkeys((*READ, *pictures))
+        if pictures and kind not in FRAMES:  # they are not decoded for nothing
+            known, others = rows.format, [name for name in rows.format["columns"] if name not in pictures]
+            rows = rows.with_format(kind, columns=others, **known["format_kwargs"])
         self.formatted = None if kind in FRAMES else rows
 
     def __len__(self) -> int:
@@ -180,15 +194,69 @@ class FormattedRows:
         row: Mapping[str, object] = self.plain[number]
         if self.formatted is None:
             return row
-        return {**self.formatted[number], **{name: row[name] for name in READ if name in row}}
+        return {**self.formatted[number], **{name: row[name] for name in self.read if name in row}}
+
+
+class NamedRows:
+    """Rows by number; where one cannot be read, the error names it."""
+
+    def __init__(self, rows: MapRows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> Mapping[str, object]:
+        try:
+            return self.rows[number]
+        except Exception as error:  # whatever somebody else's dataset, or a transform of it, raises
+            raise unreadable(number, error) from error
+
+    def __iter__(self) -> Iterator[Mapping[str, object]]:
+        return (self[number] for number in range(len(self)))
+
+
+def rows_of_stream(rows: Any, start: int = 0) -> Iterator[Any]:
+    """Yield the rows of a stream as mappings.
+
+    Args:
+        start: the number of the first of them.
+
+    Raises:
+        DatasetError: one cannot be read; the error names it.
+    """
+    number = start
+    try:
+        for row in stored_stream(rows):
+            yield plain_row(row)
+            number += 1
+    except Exception as error:  # as above; what the reader of the rows raises does not come here
+        raise unreadable(number, error) from error
+
+
+def unreadable(number: int, error: Exception) -> DatasetError:
+    """Return the error of a row that the dataset does not give."""
+    if isinstance(error, DatasetError):
+        return error
+    return DatasetError(
+        f"Row {number}: reading it raised {type(error).__name__}: {error}. Mend the row, or what the dataset does to it, or leave "
+        "it out."
+    )
 
 
 def readable(dataset: Any) -> Any:
-    """Return the rows of a dataset as mappings, whatever its format; prompts as they are without one."""
+    """Return the rows of a dataset as mappings, whatever its format; prompts as they are without one.
+
+    Reading one that the dataset cannot give raises a DatasetError with its number.
+    """
     if not is_map_style(dataset):
-        return Stream(lambda: map(plain_row, dataset))
+        return Stream(lambda: rows_of_stream(dataset))
+    if isinstance(dataset, list | tuple):
+        return dataset
     kind = format_of(dataset)
-    return dataset if kind in (None, "custom", "python") else FormattedRows(dataset, kind)
+    if kind in (None, "python"):
+        return NamedRows(stored_rows(dataset))
+    return NamedRows(dataset if kind == "custom" else FormattedRows(dataset, kind))
 
 
 def format_of(dataset: Any) -> str | None:
@@ -220,7 +288,12 @@ def first_row(dataset: Any) -> Any:
     """Return the first row of a dataset, without using it up; None where there is none."""
     if is_map_style(dataset):
         return readable(dataset)[0] if len(dataset) else None
-    return plain_row(dataset.first() if isinstance(dataset, Stream) else next(iter(dataset), None))
+    if not isinstance(dataset, Stream):
+        return next(rows_of_stream(dataset), None)
+    try:
+        return plain_row(dataset.first())
+    except Exception as error:  # as above
+        raise unreadable(0, error) from error
 
 
 def column_names(dataset: Any, first: Any = None) -> list[str] | None:
@@ -243,5 +316,5 @@ def prompts_at_hand(dataset: Any, most: int) -> Sequence[Mapping[str, Any]]:
     is_table = is_map_style(dataset) and hasattr(dataset, "select_columns") and format_of(dataset) != "custom"
     if is_table and "prompt" in dataset.column_names:
         plain_rows = dataset.with_format(None).select_columns(["prompt"])
-        return plain_rows.select(range(min(len(dataset), most)))
+        return stored_rows(plain_rows.select(range(min(len(dataset), most))))
     return ()

@@ -31,6 +31,9 @@ FIXED = {
 }
 """Options that GRPO itself decides; only the value that it uses anyway is taken."""
 
+OF_BEAMS = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty", "constraints")
+"""Options that act on a search with beams."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -52,15 +55,16 @@ class Sampling:
     repetition_penalty: float = 1.0
     """Divides positive logits, and multiplies negative ones, of tokens seen before (arXiv:1909.05858, section 4.1)."""
     min_new_tokens: int = 0
-    """No end-of-sequence id before this many tokens."""
+    """No end-of-sequence id before this many tokens of a turn."""
     suppress_tokens: tuple[int, ...] = ()
     """Ids that are never drawn."""
     padding_id: int | None = None
     """The padding token, where it is no end token: never drawn, so that ids hold no padding."""
     unknown_ids: tuple[int, ...] = ()
-    """Ids that the tokenizer has no token for, as embeddings may be larger: never drawn."""
+    """Ids that are no text: those that the tokenizer has no token for, as embeddings may be larger, and those that stand for parts
+    of pictures. Never drawn."""
     begin_suppress_tokens: tuple[int, ...] = ()
-    """Ids that are not drawn as the first token."""
+    """Ids that are not drawn as the first token of a turn."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     """Sequences of ids that are never completed."""
     no_repeat_ngram_size: int = 0
@@ -69,6 +73,8 @@ class Sampling:
     """Ids that end a completion; the one that ended it belongs to the completion and is trained."""
     stop_strings: tuple[str, ...] = ()
     """Texts that end a completion; they belong to it."""
+    max_turn_length: int | None = None
+    """Tokens of one turn at most; a turn that this limit ends is the completion's last. None: `max_new_tokens` alone."""
     seed: int = 0
     """The run's seed."""
     step: tuple[int, ...] = (0,)
@@ -81,6 +87,7 @@ class Sampling:
         greedily = "positive; for the most probable token, sample greedily"
         for name, is_right, expected in (
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+            ("max_turn_length", self.max_turn_length is None or self.max_turn_length >= 1, "at least 1"),
             ("temperature", 0.0 < self.temperature < infinity, greedily),
             ("top_p", 0.0 <= self.top_p <= 1.0, "between 0 and 1; 1 for all tokens"),
             ("min_p", 0.0 <= self.min_p <= 1.0, "between 0 and 1; 0 for all tokens"),
@@ -93,9 +100,13 @@ class Sampling:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be {expected}.")
         if "" in self.stop_strings:
             raise ConfigError(
-                f"stop_strings is {list(self.stop_strings)!r}, with an empty text. Every text has that in it, so each completion "
-                "would end after one token. Leave it out."
+                f"stop_strings is {list(self.stop_strings)!r}, with an empty text, which ends a completion after one token. Leave it out."
             )
+
+    @property
+    def longest_turn(self) -> int:
+        """Tokens of a turn at most."""
+        return min(self.max_new_tokens, self.max_turn_length or self.max_new_tokens)
 
     @property
     def never_drawn(self) -> set[int]:
@@ -168,6 +179,11 @@ def generation_options(
                     f"{setting} sets {name}={value!r} and GRPOConfig has {ours}={own[ours]!r}. Set it in one place: "
                     f"{ours}={value!r}."
                 )
+        elif name in OF_BEAMS or (name == "num_beams" and value != 1):
+            raise ConfigError(
+                f"{setting} sets {name}={value!r}, which acts on beams. They search for likely texts, where GRPO needs completions "
+                "that are drawn from the policy. Leave it out."
+            )
         elif name in FIXED:
             if value not in (FIXED[name], (decided or {}).get(name)):
                 raise ConfigError(

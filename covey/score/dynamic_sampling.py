@@ -7,9 +7,21 @@ limit is reached stays, with advantages of 0, and counts in the denominators as 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from covey.metrics import Mean, Metric
 from covey.types import Gather, Prompt, ScoredGroup
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Completions that are to be sampled."""
+
+    prompts: Sequence[Prompt]
+    counts: Sequence[int] | None = None
+    """Of each prompt; None: as many as all have at first."""
+    first: int = 0
+    """Number of the first of them."""
 
 
 class DynamicSampling:
@@ -32,11 +44,19 @@ class DynamicSampling:
         self.has_signal, self.reserve, self.limit, self.gather = has_signal, reserve, limit, gather
         self.groups: list[ScoredGroup] = []
         """In the order in which they are trained on."""
+        self.attempt: Sequence[ScoredGroup] | None = None
+        """The groups that were taken in last; None: they wait for completions."""
         self.signals: list[bool] = []
         self.first_signals = self.rounds = self.used = 0
 
-    def add(self, scored: Sequence[ScoredGroup]) -> Sequence[Prompt] | None:
-        """Take in scored groups, and return the prompts to sample next, maybe none; None where it is over. Collective."""
+    @property
+    def is_awaited(self) -> bool:
+        """Whether all processes wait for one another when groups are taken in."""
+        return bool(self.limit)
+
+    def add(self, scored: Sequence[ScoredGroup]) -> Asked | None:
+        """Take in scored groups, and return what to sample next, maybe of no prompt; None where it is over. Collective."""
+        self.attempt = scored
         if not self.limit:
             self.groups = list(scored)
             return None
@@ -44,18 +64,19 @@ class DynamicSampling:
             self.groups, self.signals = list(scored), [self.has_signal(group) for group in scored]
             self.first_signals = sum(self.signals)
         else:
-            useful = [group for group in scored if self.has_signal(group)]
-            for position, group in zip(self._missing, useful, strict=False):
-                self.groups[position], self.signals[position] = group, True
-        missing = len(self._missing)
-        if self.rounds == self.limit or not any(self.gather(missing)):
+            for group in (g for g in scored if self.has_signal(g)):  # each in a place of its size
+                places = (p for p in self.missing if len(self.groups[p].totals) == len(group.totals))
+                if (position := next(places, None)) is not None:
+                    self.groups[position], self.signals[position] = group, True
+        if not any(self.gather(len(self.missing))) or self.rounds == self.limit:  # once for each call
             return None
-        prompts = self.reserve[self.used : self.used + missing]
+        prompts = self.reserve[self.used : self.used + len(self.missing)]
         self.rounds, self.used = self.rounds + 1, self.used + len(prompts)
-        return prompts
+        return Asked(prompts)
 
     @property
-    def _missing(self) -> list[int]:
+    def missing(self) -> list[int]:
+        """Return the positions of groups without a signal."""
         return [position for position, signal in enumerate(self.signals) if not signal]
 
     def metrics(self) -> dict[str, Metric]:

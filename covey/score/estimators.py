@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.score.advantages import Floats, gdpo_advantages, group_advantages
+from covey.score.allocation import grown_advantages
 from covey.score.baselines import (
     leave_one_out_advantages,
     maxrl_advantages,
@@ -18,7 +19,7 @@ from covey.score.baselines import (
     rloo_advantages,
 )
 from covey.score.shaping import Shaping, shaped_totals
-from covey.types import AdvantageEstimator, Aggregation, Scale, ScoredGroup
+from covey.types import AdvantageEstimator, Aggregation, Growth, Scale, ScoredGroup
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Outcomes:
     """Id of the prompt. Shape (completions,)."""
     lengths: Floats
     """Tokens that the policy wrote. Shape (completions,)."""
+    growths: tuple[Growth, ...] = ()
+    """Of each group, in order; empty where all are of one size."""
 
     @classmethod
     def of(cls, scored: Sequence[ScoredGroup], names: Sequence[str], shaping: Shaping) -> Outcomes:
@@ -61,6 +64,7 @@ class Outcomes:
             ),
             groups=np.repeat(np.arange(len(scored), dtype=np.int64), sizes),
             lengths=np.asarray([sum(c.loss_mask) for c in completions], dtype=np.float64),
+            growths=tuple(s.growth for s in scored if s.growth is not None),
         )
 
     @classmethod
@@ -72,6 +76,7 @@ class Outcomes:
             totals=np.concatenate([p.totals for p in parts]),
             groups=np.concatenate([rank * 1_000_000 + p.groups for rank, p in enumerate(parts)]),
             lengths=np.concatenate([p.lengths for p in parts]),
+            growths=tuple(growth for p in parts for growth in p.growths),
         )
 
 
@@ -90,7 +95,9 @@ BASELINES: dict[AdvantageEstimator, Estimator] = {
 
 
 def estimator(
-    name: AdvantageEstimator = "grpo", aggregation: Aggregation = "sum_then_normalize", scale: Scale = "group"
+    name: AdvantageEstimator = "grpo",
+    aggregation: Aggregation = "sum_then_normalize",
+    scale: Scale = "group",
 ) -> Estimator:
     """Return the estimator of a run.
 
@@ -106,3 +113,12 @@ def estimator(
     return lambda o: gdpo_advantages(
         np.where(np.isnan(o.totals)[:, None], np.nan, o.values), o.weights, o.groups
     )
+
+
+def growing_estimator(name: AdvantageEstimator, size: int) -> Estimator:
+    """Return the estimator of a run in which groups grow to `size` on average: `rloo`, or `grpo` that divides by nothing.
+
+    The mean of the latter, whose baseline counts the completion itself, is (size - 1) / size of RLOO's.
+    """
+    factor = {"rloo": 1.0, "grpo": (size - 1) / size}[name]
+    return lambda o: grown_advantages(o.totals, o.groups, o.growths, factor)

@@ -2,14 +2,13 @@
 
 Dataset.from_list(train_rows(seed))                         all three tasks
 GRPOConfig(output_dir=..., **settings(seed))
-[*RULES, text_reward(load_reward_model(str(REWARD_MODEL)))]
+[*RULES, text_reward(load_reward_model(str(assets.REWARD_MODEL)))]
 held_out_rows()                                             by task, for the accuracy before and after
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.rewards import reward
@@ -19,10 +18,6 @@ from covey.tasks.mixed import mixed_rows
 
 if TYPE_CHECKING:
     from covey.rewards.contract import Reward
-
-ASSETS = Path(__file__).parents[1] / "assets"
-POLICY = ASSETS / "policy"
-REWARD_MODEL = ASSETS / "reward_model"
 
 RULES: list[Callable[..., list[float | None]]] = [countdown_reward, code_reward]
 """The rewards that are rules; the third is `text_reward`."""

@@ -7,70 +7,12 @@ tags and lone surrogates become visible. Newlines and tabs stay; letters of any 
 
 from __future__ import annotations
 
-import os
+import html
 import re
-from collections.abc import Mapping
+import sys
+from typing import TextIO
 
-BLANK = "(not recorded)"
-"""Stands for a secret."""
-MIN_SECRET = 6
-"""Characters of an environment variable's value that is looked for in texts; shorter ones would blank innocent words."""
-
-_SECRET_NAME = re.compile(
-    r"(^|[_.\-])((hub|hf|auth|access|refresh|session|bearer|api|bot|id|github|gitlab|wandb)[_\-]?token|api[_\-]?key"
-    r"|(private|access|signing|encryption|account|subscription|license)[_\-]?key|([A-Za-z0-9]+_)*secrets?([_\-]\w+)?|\w*passw(or)?d|passphrase"
-    r"|pwd|auth|authorization|credentials?|bearer|cookie)$|^token$",
-    re.IGNORECASE,
-)
-_SECRET_VARIABLE = re.compile(
-    r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH)(_|$)|PASSWORD$", re.IGNORECASE
-)
-_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
-_BEARER = re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
-_SHAPED = re.compile(r"\b(sk-|hf_|gh[a-z]_|github_pat_|xox[a-z]-|glpat-|AKIA)[A-Za-z0-9_-]{12,}")
-_NAMED_VALUE = re.compile(
-    r"((?:api_?key|access_token|auth_token|hub_token|hf_token|secret(?:_key)?|passw(?:or)?d|authorization)[\"']?\s*[=:]\s*[\"']?"
-    r"|[?&](?:key|token|sig|signature)=)[^\s,;&\"'}\]]+",
-    re.IGNORECASE,
-)
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether what has this name is a secret: tokens of hubs, keys of interfaces, passwords. `eos_token` is none."""
-    return _SECRET_NAME.search(name.strip()) is not None
-
-
-def without_secrets(text: str, *known: str | None) -> str:
-    """Return the text with secrets blanked.
-
-    Those are the `known` ones, values of environment variables that are named like secrets, logins in addresses, and what has
-    the form of a key.
-    """
-    secrets = {
-        value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name) and value[:1] not in "/."
-    }
-    found = {secret.strip() for secret in (*secrets, *known) if secret}
-    for secret in sorted(found, key=len, reverse=True):
-        if len(secret) >= (MIN_SECRET if secret not in known else 4):
-            text = text.replace(secret, BLANK)
-    for pattern in (_LOGIN, _SHAPED):
-        text = pattern.sub(BLANK, text)
-    return _NAMED_VALUE.sub(rf"\1{BLANK}", _BEARER.sub(rf"\1 {BLANK}", text))
-
-
-def blanked(value: object) -> object:
-    """Return settings with secrets blanked, by their names and in all texts; mappings and lists at any depth."""
-    if isinstance(value, Mapping):
-        return {
-            str(name): BLANK
-            if inner and is_secret_name(str(name)) and not isinstance(inner, bool)
-            else blanked(inner)
-            for name, inner in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [blanked(inner) for inner in value]
-    return without_secrets(value) if isinstance(value, str) else value
-
+from covey.text.secrets import without_secrets
 
 _HIDDEN = re.compile(
     "["
@@ -98,9 +40,14 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: _NAMED.get(match[0]) or f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
+def clean(text: object) -> str:
+    """Return a text of others as it may be shown: secrets blanked, everything hidden made visible."""
+    return visible(without_secrets(str(text)))
+
+
 def excerpt(text: str, length: int) -> str:
-    """Return the start of a text on one line, at most `length` characters, everything hidden made visible."""
-    start = visible(" ".join(text[: 4 * length].split()))
+    """Return the start of a text on one line, at most `length` characters, secrets blanked, everything hidden made visible."""
+    start = visible(" ".join(without_secrets(text[: 8 * length]).split()))
     return start if len(start) <= length else start[: max(0, length - 1)] + "…"
 
 
@@ -109,8 +56,57 @@ def fit(text: object, length: int = 4_000) -> str:
     shown = str(text)
     if len(shown) > 8 * length:
         shown = f"{shown[: 4 * length]} … {shown[-4 * length :]}"  # of what is endless, only this much is looked at
-    shown = visible(without_secrets(shown))
+    shown = clean(shown)
     if len(shown) <= length:
         return shown
     half = length // 2
     return f"{shown[:half]} … [{len(shown) - 2 * half} characters left out] … {shown[-half:]}"
+
+
+def made_fit(error: BaseException) -> BaseException:
+    """Blank the secrets in an exception and in those behind it, and make visible what they hide: Python prints them as they are."""
+    found: BaseException | None = error
+    while found is not None:
+        found.args = tuple(clean(part) if isinstance(part, str) else part for part in found.args)
+        found = found.__cause__ or found.__context__
+    return error
+
+
+def show(text: object = "", file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
+    """Print a text, on standard output by default: secrets blanked, nothing hidden, `?` for what the stream's encoding lacks.
+
+    All that Covey prints comes through here or through `show_json`; tables go through `visible`, cell by cell.
+    """
+    stream = file or sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    shown = clean(text).encode(encoding, "replace").decode(encoding)
+    print(shown, file=stream, end=end, flush=flush)
+
+
+def show_json(json_text: str) -> None:
+    """Print JSON with secrets blanked."""
+    write_json(without_secrets(json_text))
+
+
+def write_json(json_text: str, file: TextIO | None = None) -> None:
+    """Print JSON as data, with everything hidden in it as escapes: it means the same, and no terminal obeys it."""
+
+    def escape(hidden: re.Match[str]) -> str:  # beyond U+FFFF by the two halves that UTF-16 has for it
+        units = hidden[0].encode("utf-16-be", "surrogatepass").hex()
+        return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+    print(_HIDDEN.sub(escape, json_text), file=file or sys.stdout, flush=True)
+
+
+def as_html(text: object) -> str:
+    """Return a text for HTML, in elements and in attributes: no markup in it is obeyed, nothing is hidden."""
+    return html.escape(clean(text))
+
+
+_MARKDOWN = re.compile(r"[&<>`*\[\]|\\~$\"'@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)")
+"""What Markdown would obey within a line: emphasis, links, pictures, code, tables, formulas, HTML."""
+
+
+def as_markdown(text: object) -> str:
+    """Return a text for a line or a table of Markdown: no markup in it is obeyed, nothing is hidden, lines end in `<br>`."""
+    return _MARKDOWN.sub(lambda mark: f"&#{ord(mark[0])};", clean(text)).replace("\n", "<br>")

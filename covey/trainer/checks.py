@@ -3,49 +3,57 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.config import GRPOConfig
 from covey.config.choices import LOSS_SETTINGS, LOSS_TYPES, REDUCTIONS
 from covey.errors import ConfigError, DatasetError, RewardError, warn
 from covey.rewards.batch import RESERVED
 from covey.rewards.contract import Reward
-from covey.rewards.mixture import Mixture
 from covey.sample.chat import closing_tokens
 from covey.sample.given_data import GivenData, column_names, is_map_style, prompts_at_hand, readable
 from covey.sample.messages import checked_content
 from covey.sample.prompts import PromptReader
 from covey.trainer.data import task_names
+from covey.types import Prompt
 from covey.update.terms import Loss
+
+if TYPE_CHECKING:
+    from covey.rewards.mixture import Mixture
 
 MOST_PROMPTS = 100_000
 """Rows whose prompts are looked at before a run; some seconds' work."""
 MOST_RENDERED, MOST_SECONDS = 1_000, 2.0
 """Rows of each dataset that are made into token ids before a run, and how long that may take."""
-SENSES = ("image", "images", "video", "videos", "audio", "audios")
+SENSES = ("video", "videos", "audio", "audios")
 ANSWERS = ("completion", "chosen", "rejected", "messages")
 
 
 def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str, float]:
     """Return the weights by name: those of the settings, or else those that the rewards bring along.
 
+    Those that environments bring are not among the settings.
+
     Raises:
         ConfigError: another number of weights than of rewards.
     """
     if given is None:
         return rewards.weights
-    if len(given) != len(rewards):
+    counted = [r.name for r in rewards if not getattr(r.function, "of_environment", False)]
+    if len(given) != len(counted):
         raise ConfigError(
-            f"reward_weights has {len(given)} weights for {len(rewards)} rewards ({', '.join(r.name for r in rewards)}). "
-            "Give one per reward."
+            f"reward_weights has {len(given)} weights for {len(counted)} rewards ({', '.join(counted)}). Give one per reward."
         )
-    return {r.name: float(w) for r, w in zip(rewards, given, strict=True)}
+    return rewards.weights | {name: float(w) for name, w in zip(counted, given, strict=True)}
 
 
-def check_columns(rewards: Sequence[Reward], data: GivenData) -> None:
+def check_columns(rewards: Sequence[Reward], data: GivenData, own: Sequence[str] = ()) -> None:
     """Raise where a required argument of a reward is no column of a dataset, and warn of columns that nothing reads.
+
+    Args:
+        own: columns that the run adds to those of the datasets.
 
     Raises:
         RewardError: a column is missing.
@@ -53,7 +61,12 @@ def check_columns(rewards: Sequence[Reward], data: GivenData) -> None:
     for name, dataset in data.named.items():
         columns = column_names(dataset, data.firsts[name]) or []
         for reward in rewards if columns else ():
-            missing = reward.missing_columns(columns)
+            missing = reward.missing_columns([*columns, *own])
+            if missing == ["environments"]:
+                raise RewardError(
+                    f"Reward {reward.name!r} asks for environments, and GRPOTrainer was given no environment_factory. "
+                    "Give one, or take the argument out of the reward."
+                )
             if missing:
                 raise RewardError(
                     f"Reward {reward.name!r} needs {', '.join(map(repr, missing))}, and {name} has no such column; it has "
@@ -65,7 +78,7 @@ def check_columns(rewards: Sequence[Reward], data: GivenData) -> None:
 
 MEANINGS = {
     RESERVED: "Covey fills an argument of this name itself, and rewards do not see the column. Rename it.",
-    SENSES: "policies that see or hear are not supported yet, and the policy is shown the text of 'prompt' alone. Remove the "
+    SENSES: "policies that watch or hear are not supported yet, and the policy is shown none of it. Remove the "
     "column, or name it in a reward that reads it.",
     ANSWERS: "GRPO samples its own answers to 'prompt', and trains on none of the dataset's. Remove the column, or name it in a "
     "reward that reads it.",
@@ -87,9 +100,18 @@ def warn_of_meanings(name: str, columns: Sequence[str], first: Any) -> None:
 
 
 def checked_data(
-    args: GRPOConfig, rewards: Sequence[Reward], train_dataset: Any, eval_dataset: Any
+    args: GRPOConfig,
+    rewards: Sequence[Reward],
+    train_dataset: Any,
+    eval_dataset: Any,
+    own: Sequence[str] = (),
+    with_columns: bool = True,
 ) -> GivenData:
     """Return the datasets as they can be read, checked as far as no tokenizer is needed.
+
+    Args:
+        own: columns that the run adds to those of the datasets.
+        with_columns: whether the datasets and `own` are all that rewards can ask for.
 
     Raises:
         DatasetError, RewardError: one of them cannot be used.
@@ -97,7 +119,8 @@ def checked_data(
     """
     data = GivenData.of(train_dataset, eval_dataset)
     check_prompts(data)
-    check_columns(rewards, data)
+    if with_columns:
+        check_columns(rewards, data, own)
     asked = [n for n in ("dispatch_batches", "split_batches") if getattr(args.accelerator_config, n, None)]
     if asked:
         raise ConfigError(
@@ -109,6 +132,7 @@ def checked_data(
             f"dataloader_num_workers={args.dataloader_num_workers} becomes 0: the training dataset is a stream, and each worker would "
             "read all of it. Give a dataset whose rows have numbers for workers."
         )
+        args.dataloader_num_workers = 0
     return data
 
 
@@ -130,13 +154,18 @@ def check_prompts(data: GivenData) -> None:
 
 
 def check_ids(
-    reader: PromptReader, data: GivenData, kept: Sequence[int] | None, ending: Sequence[int]
+    reader: PromptReader,
+    data: GivenData,
+    kept: Sequence[int] | None,
+    ending: Sequence[int],
+    check: Callable[[Prompt], object] = lambda _: None,
 ) -> None:
     """Raise where template or tokenizer refuse one of the first rows of a dataset: of a stream the first.
 
     Args:
         kept: numbers of the training rows that may be drawn.
         ending: ids that end a completion; a template that closes answers with none of them is warned of.
+        check: looks at the prompts, and raises.
 
     Raises:
         DatasetError: a row cannot be made into token ids.
@@ -150,9 +179,9 @@ def check_ids(
                 break
             try:
                 if by_number or reader.is_kept(rows[number], number):
-                    reader.read(rows[number], number, (number, 0))
+                    check(reader.read(rows[number], number, (number, 0)))
             except DatasetError as error:
-                raise DatasetError(f"{name}: {error}") from error
+                raise DatasetError(f"{name}: {error}") from error.__cause__
     warn_of_open_turns(reader, data, ending)
 
 

@@ -12,8 +12,8 @@ from covey.trainer.evaluation import ComputeMetrics, Evaluation
 from covey.types import ScoredGroup
 
 
-def check_compute_metrics(compute_metrics: object) -> None:
-    """Raise where what was given cannot be called with an evaluation.
+def check_compute_metrics(compute_metrics: object) -> bool:
+    """Return whether there is such a function; raise where what was given cannot be called with an evaluation.
 
     Raises:
         ConfigError: it is no function.
@@ -23,6 +23,7 @@ def check_compute_metrics(compute_metrics: object) -> None:
             f"compute_metrics is {compute_metrics!r}; it must be a function of covey.trainer.evaluation.Evaluation that "
             "returns numbers by name."
         )
+    return compute_metrics is not None
 
 
 def more_numbers(

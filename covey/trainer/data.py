@@ -7,24 +7,27 @@ thrown away, and skipping to where a run stopped costs nothing. Every process dr
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from covey.errors import DatasetError, warn
-from covey.plan import Plan
-from covey.sample.given_data import MapRows, column_names, is_map_style, plain_row, readable
+from covey.plan import Plan, cut
+from covey.sample.given_data import MapRows, column_names, is_map_style, readable, rows_of_stream
 from covey.sample.prompts import PromptReader, seed_keys
+from covey.sample.unequal_draw import generator_of
 from covey.types import Prompt, ScoredGroup
-
-T = TypeVar("T")
-
 
 Numbered = tuple[int, Mapping[str, object]]
 """A row and its position in the dataset."""
+Round = tuple[Sequence[Prompt], Sequence[Prompt]]
+"""The prompts of a round of sampling, and those that may take the place of some."""
 MOST_TASKS, FEW_TASKS = 100, 4
 """More values than the first in the task column are identities of rows, not tasks; so are more than the second, where they
 are more than half of the rows."""
@@ -33,7 +36,29 @@ MOST_READ = 1_000
 
 
 class Unusable(dict[str, object]):
-    """Stands in a stream where a row cannot be used, and says why: the run is saved before it ends of it."""
+    """Stands where a row cannot be read, and says why: the run is saved before it ends of it."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The rollouts whose rows are read when a rollout is due: its own, or with a lag those that begin then."""
+
+    lag: int = 0
+    present: int = 0
+    """The rollout that the next optimizer step trains on."""
+    first: int = 0
+    """The rollout that is due next: the present one, or the one behind it where that has been trained on in part."""
+    missing: int = 0
+    """The first that has not begun."""
+    total: int = sys.maxsize
+    """Rollouts of the run: none is sampled that nobody trains on."""
+
+    def due(self, number: int) -> range:
+        """Return the rollouts that begin when rollout `number` is due: as a rule, rollout `number` + lag."""
+        if number < self.first:  # skipped, when a run goes on inside an epoch
+            return range(0)
+        start = self.missing if number == self.first else max(self.missing, number + self.lag)
+        return range(start, max(start, min(number + self.lag + 1, self.total)))
 
 
 @dataclass(frozen=True)
@@ -47,8 +72,17 @@ class ShardedPrompts:
     rank: int
     """This process."""
 
-    def rounds(self, rows: Sequence[Numbered]) -> list[tuple[Sequence[Prompt], Sequence[Numbered]]]:
-        """Return, for each round of sampling of a rollout, this process's prompts, and rows in reserve.
+    def rollouts(self, rows: Sequence[Numbered], count: int) -> list[list[Round]]:
+        """Return the rounds of so many rollouts, whose rows stand one after the other.
+
+        Raises:
+            DatasetError: a row cannot be used.
+        """
+        is_whole = not any(isinstance(row, Unusable) for _, row in rows)
+        return [self.rounds(part) for part in (cut(rows, count) if is_whole else [rows])]
+
+    def rounds(self, rows: Sequence[Numbered]) -> list[Round]:
+        """Return, for each round of sampling of a rollout, this process's prompts, and fresh ones for dynamic sampling.
 
         Raises:
             DatasetError: a row cannot be used.
@@ -58,18 +92,15 @@ class ShardedPrompts:
                 raise DatasetError(str(row["fault"]))
         size = self.plan.prompts_per_rollout
         count = self.plan.micro_batches_per_pass // self.plan.steps_per_generation
-        keys = seed_keys([number for number, _ in rows[:size]])
+        keyed = list(zip(rows, seed_keys([number for number, _ in rows]), strict=True))
         own = [
             self.reader.read(row, number, key)
-            for position, ((number, row), key) in enumerate(zip(rows[:size], keys, strict=True))
+            for position, ((number, row), key) in enumerate(keyed[:size])
             if self.plan.owner(position) == self.rank
         ]
-        return list(zip(_cut(own, count), _cut(rows[size:], count), strict=True))
-
-    def fresh(self, reserve: Sequence[Numbered]) -> list[Prompt]:
-        """Return this process's share of the rows kept for dynamic sampling."""
-        own = reserve[self.rank :: self.plan.ranks]
-        return [self.reader.read(row, number, (number, 0)) for number, row in own]
+        reserves = (part[self.rank :: self.plan.ranks] for part in cut(keyed[size:], count))
+        fresh = [[self.reader.read(row, number, key) for (number, row), key in part] for part in reserves]
+        return list(zip(cut(own, count), fresh, strict=True))
 
     def in_order(self, of_ranks: Sequence[Sequence[ScoredGroup]]) -> list[ScoredGroup]:
         """Return the groups of all processes in the order of the rollout."""
@@ -85,12 +116,6 @@ class ShardedPrompts:
         return [range(number * size, (number + 1) * size) for number in numbers]
 
 
-def _cut(values: Sequence[T], count: int) -> list[Sequence[T]]:
-    """Return `count` consecutive parts of the same size."""
-    size = len(values) // count
-    return [values[i * size : (i + 1) * size] for i in range(count)]
-
-
 # --- the loader -----------------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +124,7 @@ def make_loader(
     prompts: ShardedPrompts,
     rounds: int,
     seed: int | None,
-    step: Callable[[], int],
+    ahead: Callable[[], Ahead],
     workers: Mapping[str, Any],
 ) -> DataLoader[Any]:
     """Build a loader of whole rollouts, one item per micro-batch; the same on every process.
@@ -107,13 +132,13 @@ def make_loader(
     Args:
         rounds: of dynamic sampling; for each of them, as many rows as a rollout has are held in reserve.
         seed: of the order; None keeps the order of the dataset.
-        step: returns the optimizer steps taken so far.
+        ahead: is asked when an epoch begins, or goes on.
         workers: arguments of the loader for processes that read rows ahead; a stream is read by this process alone.
     """
     plan, reserve = prompts.plan, prompts.plan.prompts_per_rollout * rounds
     if prompts.kept is None:
-        return DataLoader(RolloutStream(dataset, plan, prompts.reader, reserve), batch_size=None)
-    sampler = RolloutSampler(prompts.kept, plan, seed, step, reserve)
+        return DataLoader(RolloutStream(dataset, plan, prompts.reader, reserve, ahead), batch_size=None)
+    sampler = RolloutSampler(prompts.kept, plan, seed, ahead, reserve)
     return DataLoader(
         NumberedRows(readable(dataset)), batch_sampler=sampler, collate_fn=list, **dict(workers)
     )
@@ -129,88 +154,118 @@ class NumberedRows(Dataset[Numbered]):
         return len(self.rows)
 
     def __getitem__(self, number: int) -> Numbered:
-        return int(number), self.rows[int(number)]
+        try:
+            return int(number), self.rows[int(number)]
+        except DatasetError as error:
+            return int(number), Unusable(fault=str(error))
 
 
 class RolloutSampler(Sampler[list[int]]):
-    """Row numbers for each micro-batch of an epoch: those of a whole rollout, then empty lists while it lasts.
+    """Row numbers for each micro-batch of an epoch: those of the rollouts that begin with it, then empty lists.
 
     Args:
         kept: numbers of the rows that may be drawn.
-        seed: of the order; None keeps the order of the dataset.
-        step: returns the optimizer steps taken so far: each epoch has an order of its own.
+        seed: of the order; None keeps the order of the dataset. Each epoch has an order of its own.
+        ahead: is asked when an epoch begins, or goes on.
         reserve: more rows per rollout, behind its own: other rows than those, in an order of the rollout's own.
     """
 
     def __init__(
-        self, kept: Sequence[int], plan: Plan, seed: int | None, step: Callable[[], int], reserve: int = 0
+        self, kept: Sequence[int], plan: Plan, seed: int | None, ahead: Callable[[], Ahead], reserve: int = 0
     ) -> None:
         assert plan.rollouts_per_epoch is not None
         self.kept, self.plan, self.rollouts = np.asarray(kept), plan, plan.rollouts_per_epoch
-        self.seed, self.step, self.reserve = seed, step, reserve
+        self.seed, self.ahead, self.reserve = seed, ahead, reserve
 
     def __len__(self) -> int:
         return self.rollouts * self.plan.micro_batches_per_rollout
 
     def __iter__(self) -> Iterator[list[int]]:
-        assert self.plan.steps_per_epoch is not None
-        epoch, size = self.step() // self.plan.steps_per_epoch, self.plan.prompts_per_rollout
-        order = self.kept if self.seed is None else _generator(self.seed, epoch).permutation(self.kept)
-        for rollout in range(self.rollouts):
-            rows = [int(order[i % len(order)]) for i in range(rollout * size, (rollout + 1) * size)]
-            if self.reserve:
-                others = _generator(self.seed or 0, epoch, rollout).permutation(np.setdiff1d(self.kept, rows))
-                rows += [int(i) for i in others[: self.reserve]]
-            yield rows
+        ahead, orders = self.ahead(), dict[int, Any]()
+        start = ahead.present // self.rollouts * self.rollouts
+        for number in range(start, start + self.rollouts):
+            yield [row for later in ahead.due(number) for row in self._rows(later, orders)]
             yield from ([] for _ in range(self.plan.micro_batches_per_rollout - 1))
 
-
-def _generator(*key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+    def _rows(self, number: int, orders: dict[int, Any]) -> list[int]:
+        """Return the rows of a rollout, and those in reserve; `orders` keeps the order of the epoch that was read last."""
+        epoch, rollout = divmod(number, self.rollouts)
+        if epoch not in orders:
+            orders.clear()
+            orders[epoch] = (
+                self.kept if self.seed is None else generator_of(self.seed, epoch).permutation(self.kept)
+            )
+        order, size = orders[epoch], self.plan.prompts_per_rollout
+        rows = [int(order[i % len(order)]) for i in range(rollout * size, (rollout + 1) * size)]
+        if self.reserve:
+            others = generator_of(self.seed or 0, epoch, rollout).permutation(np.setdiff1d(self.kept, rows))
+            rows += [int(i) for i in others[: self.reserve]]
+        return rows
 
 
 class RolloutStream(IterableDataset[list[Numbered]]):
     """The same for a dataset that can only be read from front to back; it starts over when it ends."""
 
-    def __init__(self, rows: Any, plan: Plan, reader: PromptReader, reserve: int = 0) -> None:
-        self.rows, self.plan, self.reader, self.reserve = rows, plan, reader, reserve
+    def __init__(
+        self,
+        rows: Any,
+        plan: Plan,
+        reader: PromptReader,
+        reserve: int = 0,
+        ahead: Callable[[], Ahead] = Ahead,
+    ) -> None:
+        self.rows, self.plan, self.reader, self.reserve, self.ahead = rows, plan, reader, reserve, ahead
 
     def __iter__(self) -> Iterator[list[Numbered]]:
-        rows = self._endless()
-        while True:
+        rows, ahead, size = self._endless(), self.ahead(), self.plan.prompts_per_rollout + self.reserve
+        read = 0
+        for number in itertools.count():
+            due = ahead.due(number)
             try:
-                yield [next(rows) for _ in range(self.plan.prompts_per_rollout + self.reserve)]
+                for _ in range(
+                    (due.start - read) * size if due else 0
+                ):  # of rollouts that a checkpoint holds
+                    next(rows)
+                yield [next(rows) for _ in range(len(due) * size)]
             except DatasetError as error:
                 yield [(0, Unusable(fault=str(error)))]
                 return
+            read = due.stop if due else read
             yield from ([] for _ in range(self.plan.micro_batches_per_rollout - 1))
 
     def _endless(self) -> Iterator[Numbered]:
-        number, round_ = 0, 0
+        number, round_, last = 0, 0, 0
         while True:
-            before, kept = number, False
+            before, faults = number, Counter[str | None]()
             if round_ and hasattr(self.rows, "set_epoch"):
                 self.rows.set_epoch(round_)
-            for row in map(plain_row, self.rows):
+            for row in rows_of_stream(self.rows, number):
                 number += 1
-                if self.reader.is_kept(row, number - 1):
-                    kept = True
+                fault = self.reader.fault(row, number - 1)
+                if round_ == 0:
+                    faults[fault] += 1
+                if fault is None:
+                    last = number
                     yield number - 1, row
-            if not kept:
-                limit = f"of the {number - before} rows is within max_prompt_length={self.reader.max_length}"
-                ended = f"is at its end after {number} rows, and a generator cannot be read again"
-                fault = (
-                    f"has no prompt to sample from: none {limit}"
-                    if number > before
-                    else ended
-                    if number
-                    else "is empty"
-                )
+            warn_of_dropped(faults, self.reader)
+            if last <= before:
                 raise DatasetError(
-                    f"The training dataset {fault}. Give at least one prompt that can be kept; in place of a generator, the "
-                    "function that yields the rows, or as many rows as the run takes."
+                    f"The training dataset {self._fault(number, number - before)}. Give at least one prompt that can be kept; in "
+                    "place of a generator, the function that yields the rows, or as many rows as the run takes."
                 )
             round_ += 1
+
+    def _fault(self, number: int, read: int) -> str:
+        """Return what is wrong where a round of so many rows has none that is kept, after `number` of them in all."""
+        if not read:
+            ended = f"is at its end after {number} rows, and a generator cannot be read again"
+            return ended if number else "is empty"
+        longest, limits = self.reader.max_length, []
+        if longest is not None:
+            limits.append(f"is within max_prompt_length={longest}")
+        if self.reader.drops_bad_images:
+            limits.append("has pictures that can be used")
+        return f"has no prompt to sample from: none of the {read} rows {' and '.join(limits)}"
 
 
 # --- what a dataset says about itself ---------------------------------------------------------------------------------------
@@ -230,6 +285,13 @@ def task_names(dataset: Any, column: str) -> list[str]:
     return names if are_tasks(len(names), len(values)) else []
 
 
+WAYS_OUT = {
+    "long": "raise the limit, shorten the prompts, or set overlong_prompts to 'truncate'",
+    "picture": "mend the pictures; bad_images='error' says what is wrong with the first",
+}
+"""By the fault of rows that were left out: how some stay."""
+
+
 def are_tasks(names: int, rows: int) -> bool:
     """Return whether so many names in so many rows group the rows, rather than tell each from the others."""
     return names <= min(MOST_TASKS, max(FEW_TASKS, rows // 2))
@@ -244,13 +306,26 @@ def kept_rows(dataset: object, reader: PromptReader) -> list[int] | None:
     if dataset is None or not is_map_style(dataset):
         return None
     rows, total = readable(dataset), len(dataset)
-    if reader.max_length is None or reader.overlong == "truncate":
+    if not reader.may_drop:
         return list(range(total))
-    kept = [number for number in range(total) if reader.is_kept(rows[number], number)]
-    reason = f"of {total} rows of the training dataset have a prompt of more than max_prompt_length={reader.max_length} tokens"
+    faults: list[str | None] = [reader.fault(rows[number], number) for number in range(total)]
+    kept = [number for number, fault in enumerate(faults) if fault is None]
+    reasons = warn_of_dropped(Counter(faults), reader)
     if total and not kept:
-        advice = "none are left. Raise the limit, shorten the prompts, or set overlong_prompts to 'truncate'."
-        raise DatasetError(f"All {reason[3:]}, and overlong_prompts='drop' leaves them out: {advice}")
-    if len(kept) < total:
-        warn(f"{total - len(kept)} {reason}, and overlong_prompts='drop' leaves them out.")
+        advice = f"none are left. To go on, {', and '.join(WAYS_OUT[fault] for fault in WAYS_OUT if fault in faults)}."
+        raise DatasetError(
+            f"All {total} rows of the training dataset have {' or '.join(reasons)} leaves them out: {advice}"
+        )
     return kept
+
+
+def warn_of_dropped(faults: Counter[str | None], reader: PromptReader) -> list[str]:
+    """Say how many rows are left out, given how many have which fault, or None; return the reasons."""
+    reasons = {
+        "long": f"a prompt of more than max_prompt_length={reader.max_length} tokens, and overlong_prompts='drop'",
+        "picture": "a picture that cannot be used, and bad_images='drop'",
+    }
+    for fault, reason in reasons.items():
+        if count := faults[fault]:
+            warn(f"{count} of {faults.total()} rows of the training dataset have {reason} leaves them out.")
+    return [reason for fault, reason in reasons.items() if fault in faults]

@@ -6,23 +6,26 @@ Nothing here touches a training state: the engine draws from its own random numb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from covey.metrics import Ledger, Metric, merge
 from covey.rewards.own import own
 from covey.runs.accuracy import estimate_reward
-from covey.sample.engine import Engine, in_order
 from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling
-from covey.score.score_metrics import completion_metrics
-from covey.score.scorer import Scorer
+from covey.score.score_metrics import completion_metrics, reward_metrics
 from covey.trainer.data import are_tasks
 from covey.types import Prompt, PromptContent, ScoredGroup
+from covey.vision.album import Album
+
+if TYPE_CHECKING:
+    from covey.score.scorer import Scorer
+    from covey.trainer.sampled import Sampled
 
 
 def sample_and_score(
-    engine: Engine,
+    sample: Callable[[Sequence[Prompt], int, Sampling], Sampled],
     scorer: Scorer,
     prompts: Sequence[Prompt],
     group_size: int,
@@ -33,6 +36,7 @@ def sample_and_score(
     """Sample and score every prompt once, `group_size` completions each.
 
     Args:
+        sample: prompts, completions of each, and how they are sampled → groups.
         completions_per_call: completions that are sampled and scored together; at least one group is.
 
     Returns:
@@ -43,9 +47,11 @@ def sample_and_score(
     metrics: dict[str, Metric] = {}
     for first in range(0, len(prompts), size):
         part = prompts[first : first + size]
-        sampled = in_order(part, engine.generate(part, group_size, settings))
-        scored, noted = scorer.run_rewards(sampled, trainer_state)
-        metrics = merge(metrics, noted, completion_metrics(sampled))
+        sampled = sample(part, group_size, settings)
+        scored, noted = scorer.run_rewards(sampled.groups, trainer_state, own_columns=sampled.columns)
+        sampled.release()
+        given = reward_metrics(scored, [reward.name for reward in scorer.rewards])
+        metrics = merge(metrics, noted, given, sampled.metrics, completion_metrics(sampled.groups))
         groups += scored
     return groups, metrics
 
@@ -64,21 +70,24 @@ class Evaluation:
     """Weighted sums."""
     group_ids: list[int]
     """Equal for completions of the same prompt."""
+    pictures: list[tuple[str, ...]] = field(default_factory=list)
+    """SHA-256 of each picture that the policy was shown, for each completion; see `covey.types.Picture`."""
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup]) -> Evaluation:
         """Lay the completions of all groups side by side."""
         each = [(number, s, i) for number, s in enumerate(groups) for i in range(len(s.totals))]
-        contents = [s.group.contents() for s in groups]
+        contents, prompts = [s.group.contents() for s in groups], [s.group.prompts() for s in groups]
         columns = list(dict.fromkeys(name for s in groups for name in s.group.prompt.columns))
-        names = list(dict.fromkeys(name for s in groups for name in s.scores))
+        names, album = list(dict.fromkeys(name for s in groups for name in s.scores)), Album()
         return cls(
-            prompts=[own(s.group.prompt.content) for _, s, _ in each],
+            prompts=[own(prompts[number][i], album) for number, _, i in each],
             completions=[contents[number][i] for number, _, i in each],
-            columns={c: [own(s.group.prompt.columns.get(c)) for _, s, _ in each] for c in columns},
+            columns={c: [own(s.group.prompt.columns.get(c), album) for _, s, _ in each] for c in columns},
             scores={n: [s.scores[n][i].value for _, s, i in each] for n in names},
             totals=[s.totals[i] for _, s, i in each],
             group_ids=[number for number, _, _ in each],
+            pictures=[tuple(p.digest for p in s.group.prompt.pictures) for _, s, _ in each],
         )
 
 

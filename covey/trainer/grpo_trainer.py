@@ -1,7 +1,7 @@
 """GRPOTrainer: the three steps on transformers.Trainer's hooks.
 
-    get_batch_samples   once per optimizer step:  engine.generate → scorer.run_rewards → micro-batches    1 sample, 2 score
-    compute_loss        once per micro-batch:     forward → objective                               3 update
+    get_batch_samples   once per optimizer step:  rollout.make → micro-batches        1 sample, 2 score
+    compute_loss        once per micro-batch:     forward → objective                 3 update
 
 The Trainer owns the loop, so callbacks, schedulers, optimizers, loggers and checkpoints are the ones people know.
 """
@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -24,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedTokenizerBase,
+    ProcessorMixin,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -35,50 +37,61 @@ from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from covey.config import GRPOConfig, ModelConfig
 from covey.config.hardware import peak_memory_mb
-from covey.errors import DatasetError
-from covey.metrics import Largest, Ledger, Mean, Total, merge
+from covey.errors import DatasetError, warn
+from covey.metrics import Largest, Ledger, Mean, Total
 from covey.models.fitness import unknown_ids
+from covey.models.loading import tokenizer_of
 from covey.plan import Plan
+from covey.rewards.pictured import check_can_see
 from covey.runs.terminal.any_encoding import any_encoding
-from covey.sample.engine import Engine, in_order
+from covey.sample.engine import Engine
 from covey.sample.given_data import as_eval_dataset, is_map_style, readable
-from covey.score.dynamic_sampling import DynamicSampling
-from covey.score.score_metrics import completion_metrics, task_metrics, token_metrics
+from covey.text.foreign import clean, show
+from covey.tools.environments import Factory
+from covey.tools.rollout import RolloutFunction
 from covey.trainer import checks, other_names, rehearsal
+from covey.trainer.agents import Agents
 from covey.trainer.best_metric import check_best_metric
 from covey.trainer.checkpoint.faults import first_fault
 from covey.trainer.checkpoint.saving import CheckpointedTrainer
 from covey.trainer.checkpoint.state import RunState, checked_reward_states, dataset_digest
 from covey.trainer.checkpoint.timing import EndOfEpoch, is_over
 from covey.trainer.compute_metrics import check_compute_metrics, more_numbers
+from covey.trainer.curriculum import make_curriculum
 from covey.trainer.data import Numbered, make_loader
-from covey.trainer.distributed import gather, gather_on_main
+from covey.trainer.distributed import gather, same_end
 from covey.trainer.evaluation import Evaluation, joined, own_prompts, sample_and_score
+from covey.trainer.failure_watch import ends_with_others
 from covey.trainer.late_settings import Settings
 from covey.trainer.model_card import model_card
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.parts import (
     ModelSource,
-    load_policy_and_tokenizer,
+    load_policy_and_processor,
     load_rewards,
     loader_workers,
     make_engine,
     make_entropy_bonus,
     make_eval_sampling,
+    make_growth,
     make_prompts,
     make_run_log,
     make_sampling,
     make_scorer,
     make_updater,
-    prepare_gradients,
+    prompt_reader,
+    seen_sizes,
     signal_test,
 )
+from covey.trainer.rollouts import EVALUATION, Rollouts
 from covey.trainer.run_lock import only_run
+from covey.trainer.sampled import Sampled
 from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
-from covey.types import Group, Prompt, ScoredGroup
+from covey.types import Group, ScoredGroup
+from covey.update import padded_formulas
 from covey.update.micro_batch import MicroBatch
 from covey.update.rollout_buffer import RolloutBuffer
-from covey.update.samples import Sample, samples_of
+from covey.update.samples import Sample, samples_of, stale_share
 from covey.update.terms import Loss
 
 if TYPE_CHECKING:
@@ -89,12 +102,9 @@ T = TypeVar("T")
 
 OF_A_ROUND = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
-    "num_generations", "num_iterations", "max_completion_length", "seed", "learning_rate",
+    "num_generations", "group_allocation", "group_allocation_first", "num_iterations", "max_completion_length", "temperature", "seed", "learning_rate",
 )  # fmt: skip
 """Settings that a checkpoint keeps: those of a round of sampling, and the learning rate, which the schedule starts from."""
-
-TRAINING, EVALUATION = 0, 1
-"""First part of the step that random numbers depend on: evaluation has numbers of its own."""
 
 
 class GRPOTrainer(CheckpointedTrainer):
@@ -108,7 +118,7 @@ class GRPOTrainer(CheckpointedTrainer):
         train_dataset: rows with a column `prompt` (text or messages); other columns reach the rewards. Map-style or
             iterable.
         eval_dataset: the same, or a dictionary of several by name.
-        processing_class: the policy's tokenizer; by default the one that belongs to the model.
+        processing_class: the policy's tokenizer, or the processor of a policy that sees; by default what belongs to the model.
         reward_processing_classes: tokenizers of reward models; by default their own.
         callbacks: `transformers.TrainerCallback`s.
         optimizers: an optimizer and a scheduler; by default those that `args` names.
@@ -117,6 +127,11 @@ class GRPOTrainer(CheckpointedTrainer):
         quantization_config: quantises the frozen weights of a model given by name.
         compute_metrics: `f(covey.trainer.evaluation.Evaluation)` → numbers by name, after each evaluation. A metric that is not the
             reward tells whether the policy got better or found a hole.
+        tools: functions that the policy may call, with type hints and a docstring; see `covey.tools.tool` for terms of their own.
+        rollout_func: `f(prompts, trainer)` → a dictionary of `prompt_ids`, `completion_ids`, `logprobs` and more, in place of
+            the sampler; each prompt stands in `prompts` once per completion.
+        environment_factory: makes an environment, whose methods are tools, for each completion; or several by name, chosen by
+            the column `environment`.
         loss: a loss of your own, in place of the one that `args.loss_type` names: a function of
             `covey.update.terms.LossTerms` that returns one loss per token. `args.loss_type` says how they are summed.
 
@@ -126,7 +141,7 @@ class GRPOTrainer(CheckpointedTrainer):
     `covey.trainer.checkpoint.saving`.
 
     Raises:
-        ConfigError, DatasetError, LoadingError, RewardError: before anything is sampled.
+        ConfigError, DatasetError, LoadingError, RewardError, ToolError: before anything is sampled.
     """
 
     loss_is_scaled_for_ga = True
@@ -135,6 +150,7 @@ class GRPOTrainer(CheckpointedTrainer):
     model: nn.Module
     processing_class: Any
     eval_dataset: Any
+    engine: Engine
 
     def __init__(
         self,
@@ -143,7 +159,7 @@ class GRPOTrainer(CheckpointedTrainer):
         args: GRPOConfig | None = None,
         train_dataset: object = None,
         eval_dataset: object = None,
-        processing_class: PreTrainedTokenizerBase | None = None,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
         reward_processing_classes: object = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
@@ -152,6 +168,9 @@ class GRPOTrainer(CheckpointedTrainer):
         quantization_config: QuantizationConfigMixin | None = None,
         compute_metrics: Callable[[Evaluation], Mapping[str, float]] | None = None,
         loss: Loss | None = None,
+        tools: Sequence[Callable[..., Any]] | None = None,
+        rollout_func: RolloutFunction | None = None,
+        environment_factory: Factory | Mapping[str, Factory] | None = None,
         **others: object,
     ) -> None:
         other_names.check_hooks(type(self), GRPOTrainer)
@@ -159,42 +178,39 @@ class GRPOTrainer(CheckpointedTrainer):
         source = ModelSource(model, processing_class, peft_config, model_init_kwargs, quantization_config)
         args = args or GRPOConfig(output_dir=f"{Path(source.name).name or 'model'}-GRPO")
         checks.check_own_loss(args, loss)
-        check_compute_metrics(compute_metrics)
-        rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes)
-        data = checks.checked_data(args, rewards, train_dataset, eval_dataset)
-        check_best_metric(args, rewards, data.evals, compute_metrics is not None)
-        tokenizer, policy, ending = load_policy_and_tokenizer(args, source)
+        self.agents = Agents.of(args, tools, environment_factory, rollout_func)
+        rewards, weights = load_rewards(args, reward_funcs, reward_processing_classes, self.agents.rewards)
+        data = self.agents.checked_data(args, rewards, train_dataset, eval_dataset)
+        check_best_metric(args, rewards, data.evals, check_compute_metrics(compute_metrics))
+        processing, policy, ending = load_policy_and_processor(args, source)
+        tokenizer = tokenizer_of(processing)
         rehearsal.check(args, policy, tokenizer, optimizers[0], data.train is not None)
-        unknown = unknown_ids(tokenizer, policy, ending)
-        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown)
-        self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id)
-        self.prompts = make_prompts(args, tokenizer, policy, data.train)
-        checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending)
-        super().__init__(
-            model=policy,
-            args=args,
-            data_collator=list,  # rows stay rows
-            train_dataset=data.train,
-            eval_dataset=data.evals,
-            processing_class=tokenizer,
-            callbacks=callbacks,
-            optimizers=optimizers,
-        )
+        reader = self.agents.prepare(args, prompt_reader(args, processing, policy), data, ending)
+        unknown, closing = unknown_ids(tokenizer, policy, ending), self.agents.stop_strings
+        self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown, closing)
+        self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id, closing)
+        self.prompts = make_prompts(args, reader, data.train)
+        eyes, has_signal = self.prompts.reader.eyes, signal_test(args, weights)
+        can_see = partial(check_can_see, rewards, task_column=args.task_column, seen_sizes=seen_sizes(eyes))
+        checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending, can_see)
+        hooks = {"compute_metrics": compute_metrics, "callbacks": callbacks, "optimizers": optimizers}
+        rows = {"train_dataset": data.train, "eval_dataset": data.evals, "data_collator": list}  # stay rows
+        super().__init__(model=policy, args=args, processing_class=processing, **rows, **hooks)
         self.model_accepts_loss_kwargs = True  # no division by the accumulation, in any release
-        self.compute_metrics = compute_metrics  # type: ignore[assignment]
-        prepare_gradients(policy, self.accelerator)
-        self.run_log = make_run_log(args, self.plan, weights, policy, source.name, data.train)
-        self.run_log.task_column, tasks = checks.known_tasks(data.train, args.task_column, rewards.tasks)
-        self.run_log.note({**task_metrics((), self.run_log.task_column, tasks), "num_tokens": Total(0)})
-        self.engine: Engine = make_engine(args, tokenizer, ending, self.accelerator.autocast)
-        self.scorer, self.has_signal = make_scorer(args, rewards, weights), signal_test(args, weights)
+        name, tasks, facts = source.name, rewards.tasks, self.agents.facts
+        log = self.run_log = make_run_log(args, self.plan, weights, policy, name, data.train, tasks, facts)
+        draws = self.accelerator.autocast, policy, self.sampling
+        self.engine = log.engine = make_engine(args, tokenizer, ending, *draws, log.say, eyes)
+        curriculum = make_curriculum(args, self.plan, self.prompts.kept, data.train, log.task_column)
+        self.scorer, growth = make_scorer(args, rewards, weights, eyes), make_growth(args, weights, self.plan)
+        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth)
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
-            args, policy, loss, self.accelerator, self.run_log, lambda: self._present_step
+            args, policy, loss, self.accelerator, log, lambda: self._present_step, eyes
         )
         self.num_weights, self.rollout = sum(p.numel() for p in policy.parameters()), RolloutBuffer()
-        self._add_callbacks()
         self.settings = Settings(args, loss)
+        self._add_callbacks()
 
     def __getattr__(self, name: str) -> Any:
         """Return what scripts for other trainers call by this name; asked for where there is no such attribute."""
@@ -206,8 +222,9 @@ class GRPOTrainer(CheckpointedTrainer):
             super().__setattr__(name, value)
 
     def heed_settings(self) -> None:
-        """Let settings act that were changed after the trainer was made; see `covey.trainer.late_settings`."""
-        self.settings.heed(self)
+        """Let settings act that were changed after the trainer was made; inside a round of sampling they wait for its end."""
+        if self.rollout.is_spent or not self.is_in_train:
+            self.settings.heed(self)
 
     def _add_callbacks(self) -> None:
         """Add what stops, closes and records a run, in this order; Covey's display takes the place of transformers' own."""
@@ -233,15 +250,25 @@ class GRPOTrainer(CheckpointedTrainer):
         self.restore_rng_state()
         rows = [row for _ in range(num_batches) for row in next(epoch_iterator, ())]
         if self.rollout.is_spent:
-            if not rows:
+            if not rows and not self.rollouts.queue:
                 return [], None
             self.heed_settings()
-            samples = samples_of(self._sample_and_score(rows), self.args.mask_truncated_completions)
+            with same_end():
+                rollout = self.rollouts.due(self, rows)
+                rollout.make()
+                scored = self.rollouts.finished(self, rollout)
+            limit, oldest = self.args.max_staleness, None
+            if limit is not None:
+                oldest = self.state.global_step - limit
+                self.run_log.note(stale_share(scored, oldest))
+            samples = samples_of(scored, self.args.mask_truncated_completions, oldest)
             cut, accumulation = self.prompts.micro_batch_rows(), self.plan.accumulation
             batches = self.updater.build_micro_batches(samples, cut, accumulation)
             with self.run_log.timed("update"):
                 batches = [batch.to(device) for batch in batches]
                 self.updater.prepare(self.model, batches, accumulation)
+                if self.state.global_step == 0:
+                    self.updater.note_picture_effect(samples, self.plan.micro_batch)
             self.rollout.fill(batches, self.args.num_iterations)
         batches = self.rollout.next(num_batches)
         self.updater.begin_step(batches)
@@ -249,52 +276,20 @@ class GRPOTrainer(CheckpointedTrainer):
         tokens = sum(int(b.mask.sum()) for b in batches)
         return [{"batch": b} for b in batches], torch.tensor(tokens, device=device)
 
-    def _sample_and_score(self, rows: Sequence[Numbered]) -> list[ScoredGroup]:
-        """Return a rollout's scored groups: this process's own, or those of all where groups straddle processes."""
-        scored: list[ScoredGroup] = []
-        for own, reserve in self._read_or_save(lambda: self.prompts.rounds(rows)):
-            rounds = self.args.dynamic_sampling_rounds if self.args.dynamic_sampling else 0
-            fresh = self.prompts.fresh(reserve) if rounds else []
-            kept = DynamicSampling(self.has_signal, fresh, rounds, gather)
-            prompts: Sequence[Prompt] | None = own
-            while prompts is not None:
-                groups = self._sample(prompts)
-                penalties = self._kl_penalties(groups) if self.args.kl_in_reward else None
-                with self.run_log.timed("score"):
-                    attempt, metrics = self.scorer.run_rewards(groups, self.state, penalties)
-                tasks = task_metrics(attempt, self.run_log.task_column)
-                self.run_log.note(merge(metrics, completion_metrics(groups), tasks, token_metrics(groups)))
-                prompts = kept.add(attempt)
-            self.run_log.note(kept.metrics())
-            with self.run_log.timed("score"):
-                with_advantages, metrics = self.scorer.add_advantages(kept.groups)
-            self.run_log.note(metrics)
-            scored += with_advantages
-        if self.plan.keeps_groups_whole:  # only the record needs the completions of other processes
-            of_ranks = gather_on_main(scored)
-        else:
-            of_ranks = gather(scored)
-        everything = self.prompts.in_order(of_ranks) if of_ranks else []
-        if self.is_world_process_zero():
-            self.run_log.record_groups(self._present_step, everything)
-        return scored if self.plan.keeps_groups_whole else everything
+    def with_logprobs(self, sampled: Sampled) -> Sampled:
+        """Return what a rollout function sampled with the log-probabilities of the present policy."""
+        size, device = self.args.per_device_train_batch_size, self.args.device
+        with self.run_log.timed("update"):
+            groups = self.updater.with_logprobs(self.model, sampled.groups, size, device)
+        return replace(sampled, groups=groups)
 
-    def _sample(self, prompts: Sequence[Prompt]) -> list[Group]:
-        rollout = self.state.global_step * self.plan.accumulation // self.plan.micro_batches_per_rollout
-        settings = replace(self.sampling, step=(TRAINING, rollout))
-        with self.run_log.timed("sample"):
-            self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
-            groups = in_order(prompts, self.engine.generate(prompts, self.plan.group_size, settings))
-            self.engine.sleep()
-            return groups
-
-    def _kl_penalties(self, groups: Sequence[Group]) -> list[float]:
+    def kl_penalties(self, groups: Sequence[Group]) -> list[float]:
         """Return what the divergence to the reference takes off the reward of each completion."""
         samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
         size = self.args.per_device_train_batch_size
         return self.updater.kl_penalties(self.model, samples, size, self.args.device)
 
-    def _read_or_save(self, read: Callable[[], T]) -> T:
+    def read_or_save(self, read: Callable[[], T]) -> T:
         """Return what `read` returns; where a row cannot be used in any process, save the steps so far and raise.
 
         Called between two optimizer steps, before anything is sampled. Collective: raises DatasetError in all processes.
@@ -412,19 +407,22 @@ class GRPOTrainer(CheckpointedTrainer):
     ) -> tuple[dict[str, float], list[ScoredGroup]]:
         """Return the metrics of an evaluation with their prefix, and its groups; the record has both."""
         start = time.perf_counter()
+        self.rollouts.drain()
         self.heed_settings()
         rank, ranks, reader = self.args.process_index, self.args.world_size, self.prompts.reader
-        prompts = self._read_or_save(lambda: own_prompts(readable(dataset), reader, rank, ranks))
-        self.engine.load(self.accelerator.unwrap_model(self.model_wrapped))
-        own, sums = sample_and_score(
-            self.engine,
-            self.scorer,
-            prompts,
-            self.args.num_generations_eval or self.args.num_generations,
-            replace(self.eval_sampling, step=(EVALUATION,)),
-            self.args.per_device_eval_batch_size,
-            self.state,
-        )
+        prompts = self.read_or_save(lambda: own_prompts(readable(dataset), reader, rank, ranks))
+        # Outside of training a step says nothing: the best weights may be back, or others were put in.
+        self.engine.load(self.policy, self.state.global_step if self.is_in_train else None)
+        with same_end(), self.agents.evaluating(self) as sample:
+            own, sums = sample_and_score(
+                partial(sample, self.engine),
+                self.scorer,
+                prompts,
+                self.args.num_generations_eval or self.args.num_generations,
+                replace(self.eval_sampling, step=(EVALUATION,)),
+                self.args.per_device_eval_batch_size,
+                self.state,
+            )
         self.engine.sleep()
         # `compute_metrics` and callbacks on every process look at the whole evaluation.
         metrics, groups = joined(gather((sums, own)), self.args.task_column)
@@ -442,6 +440,8 @@ class GRPOTrainer(CheckpointedTrainer):
                 self.log(named)
         return named, groups
 
+    get_high_entropy_mask = padded_formulas.high_entropy_mask
+    get_off_policy_mask = staticmethod(padded_formulas.off_policy_mask)
     hyperparameter_search = other_names.refused("hyperparameter_search")
     evaluation_loop = other_names.refused("evaluation_loop")
     prediction_step = other_names.refused("prediction_step")
@@ -498,26 +498,36 @@ class GRPOTrainer(CheckpointedTrainer):
         with only_run(folder, is_first, gather):
             return self._train(self.choose_checkpoint(asked), trial, ignore_keys_for_eval)
 
-    def _train(
-        self, checkpoint: str | None, trial: object, ignore_keys_for_eval: list[str] | None
-    ) -> TrainOutput:
+    def _train(self, checkpoint: str | None, trial: object, ignore_keys: list[str] | None) -> TrainOutput:
         """Train, and close the run's record whatever the end."""
         self.rollout, self.run_log.run = RolloutBuffer(), Ledger()
+        self.rollouts.begin(self)
         self.updater.bonus = make_entropy_bonus(self.args)
         try:
-            with self.stop.signals.listening():
-                result = super().train(checkpoint, trial, ignore_keys_for_eval)
+            with self.stop.signals.listening(), ends_with_others(partial(self.run_log.close, "failed")):
+                result = super().train(checkpoint, trial, ignore_keys)
         except KeyboardInterrupt:
             self.run_log.close("interrupted", "Stopped from the keyboard.")
             raise
         except BaseException as error:
             self.run_log.close("failed", str(error), traceback=traceback.format_exc())
             raise
+        finally:
+            self.rollout.end()
+            self.rollouts.close()
+            try:
+                self.agents.close()
+            finally:  # whatever an environment raises, no server is left behind
+                self.engine.close()
         signal = self.stop.stopped_by or self.stop.signals.received
         if signal:
             self._leave(signal)
         self.run_log.close("finished")
         return result._replace(training_loss=result.metrics["train_loss"])
+
+    def remark(self, message: str) -> None:
+        warn(message)
+        self.run_log.event("warning", message, self._present_step)
 
     def _leave(self, signal: int) -> NoReturn:
         """Close the run that a signal stopped, and raise `RunStopped`."""
@@ -532,7 +542,7 @@ class GRPOTrainer(CheckpointedTrainer):
         )
         self.run_log.close("finished" if is_over(self.state) else "interrupted", message)
         if self.is_world_process_zero():
-            print(f"\n{message}", file=sys.stderr, flush=True)
+            show(f"\n{message}", sys.stderr, flush=True)
         self.stop.signals.call_previous_handler()
         raise RunStopped(signal, message)
 
@@ -558,10 +568,15 @@ class GRPOTrainer(CheckpointedTrainer):
             if tail:
                 tail["num_tokens"] = self.state.num_input_tokens_seen
             logs |= {**tail, **self.run_log.reduce_run()}
+        logs = {clean(name): value for name, value in logs.items()}  # loggers take no other letters
         super().log(logs, start_time)
         self.run_log.show_log(logs, self.state.global_step)
         if "loss" in logs:
             self.run_log.show_completions(self.callback_handler.callbacks)
+
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
+        self.rollouts.drain()  # what was sampled ahead goes into the checkpoint
+        super()._save_checkpoint(model, trial)
 
     def run_state(self) -> RunState:
         """Return what changes while a run goes on, beside model, optimizer and scheduler."""
@@ -575,18 +590,29 @@ class GRPOTrainer(CheckpointedTrainer):
             rewards=self.scorer.rewards,
             reference=self.updater.reference if self.args.sync_ref_model else None,
             clock=self.prompts.reader.clock,
-            settings={name: getattr(self.args, name) for name in OF_A_ROUND},
+            settings={name: self.settings.known[name] for name in OF_A_ROUND},
             dataset=dataset_digest(self.train_dataset),
+            queue=self.rollouts.queue,
+            next_rollout=self.rollouts.ahead(self).first,
+            ranks=self.args.world_size,
+            pass_rates=None if self.rollouts.curriculum is None else self.rollouts.curriculum.memory,
+            eyes="" if (eyes := self.prompts.reader.eyes) is None else eyes.name,
         )
+
+    def relaxed(self) -> list[str]:
+        """Return the settings under which the run cannot be resumed to the bit."""
+        return ["async_in_flight"] if self.args.async_in_flight else []
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Build the loader of whole rollouts, one item per micro-batch; the same on every process."""
+        rows: Any = self.train_dataset
         rounds = self.args.dynamic_sampling_rounds if self.args.dynamic_sampling else 0
+        if self.rollouts.curriculum is not None:  # it reads the rows that it draws: the loader counts places
+            rows, rounds = [{}] * len(rows), 0
         seed = self.args.seed if self.args.shuffle_dataset else None
         workers = loader_workers(self.args, is_map_style(self.train_dataset))
-        return make_loader(
-            self.train_dataset, self.prompts, rounds, seed, lambda: self.state.global_step, workers
-        )
+        ahead = partial(self.rollouts.ahead, self)
+        return make_loader(rows, self.prompts, rounds, seed, ahead, workers)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Return 6 per weight and token (arXiv:2001.08361, section 2.1)."""
@@ -596,6 +622,11 @@ class GRPOTrainer(CheckpointedTrainer):
     def plan(self) -> Plan:
         """The plan: what the batch settings mean."""
         return self.prompts.plan
+
+    @property
+    def policy(self) -> nn.Module:
+        """The policy, without what wraps it for training."""
+        return cast(nn.Module, self.accelerator.unwrap_model(self.model_wrapped))
 
     @property
     def _present_step(self) -> int:

@@ -3,7 +3,7 @@
     trainer.args.temperature = 0.7        trainer.reward_weights = [1.0, 0.5]        args.beta = 0.01 in a callback
 
 The trainer compares its settings with those that its parts were made from: when training begins, before each round of
-sampling and before each evaluation. Parts whose settings changed are made anew by the functions that made them first, so a
+sampling, and before each evaluation but those inside a round, whose samples are trained on as they were drawn. Parts whose settings changed are made anew by the functions that made them first, so a
 late setting means what an early one means.
 """
 
@@ -15,7 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from covey.config import GRPOConfig, consistency, resolving, validation
+from covey.config.grpo import OWN
 from covey.errors import ConfigError
+from covey.models.loading import tokenizer_of
 from covey.trainer import checks, parts
 from covey.update.terms import Loss
 
@@ -34,7 +36,8 @@ UPDATED = (
     "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "dppo_kl_coef",
     "covariance_share", "covariance_low", "covariance_high", "kl_cov_coef", "beta", "kl_in_reward", "kl_estimator",
     "use_bias_correction_kl", "top_entropy_quantile", "importance_sampling_correction", "importance_sampling_mode",
-    "importance_sampling_cap", "importance_sampling_floor", "off_policy_mask_threshold", "truncated_in_denominator",
+    "importance_sampling_cap", "importance_sampling_floor", "importance_sampling_m2", "off_policy_mask_threshold",
+    "truncated_in_denominator",
 )  # fmt: skip
 BONUS = (
     "entropy_coef", "use_adaptive_entropy", "entropy_target", "entropy_coef_delta", "entropy_coef_min", "entropy_coef_max",
@@ -47,7 +50,8 @@ READ = (
 ACT = frozenset((*SAMPLED, *SCORED, *UPDATED, *BONUS, *READ))
 BEGUN = frozenset({
     "learning_rate", "logging_steps", "resume_from_checkpoint", "restore_callback_states_from_checkpoint",
-    "shuffle_dataset", "record", "record_completions", "log_completions", "max_steps", "num_train_epochs",
+    "shuffle_dataset", "record", "record_completions", "record_pictures", "log_completions", "log_multimodal", "max_steps",
+    "num_train_epochs",
 })  # fmt: skip
 """Read once, when training begins."""
 LENGTH = {"max_steps", "num_train_epochs"}
@@ -59,7 +63,7 @@ PLANNED = (
     "num_train_epochs",
 )
 """Settings of TrainingArguments that parts are made from; the others act as `transformers.Trainer` has them act."""
-WATCHED = tuple(dict.fromkeys((*GRPOConfig.__annotations__, *PLANNED)))
+WATCHED = tuple(dict.fromkeys((*OWN, *PLANNED)))
 
 
 class Settings:
@@ -79,10 +83,17 @@ class Settings:
         late = [name for name in changed if name not in ACT and (trainer.is_in_train or name not in BEGUN)]
         try:
             if late:
+                raise ConfigError(_refusal(args, late, trainer.is_in_train))
+            if "temperature" in changed and trainer.is_in_train and args.async_lag:
                 raise ConfigError(
-                    f"{_listed(args, late)}: {_reason(trainer.is_in_train, late)} Set it in GRPOConfig(...)."
+                    f"temperature={args.temperature:g} cannot be changed while a run with async_lag={args.async_lag} goes on: rollouts that "
+                    f"were sampled ahead at {self.known['temperature']:g} are still to be trained on, at the temperature of their sampling. "
+                    "Set it before train()."
                 )
-            check(args)
+            validation.check_values(args, GRPOConfig)
+            resolving.read_text(args)
+            consistency.check_training(args)
+            consistency.check_all(args)
             remake(trainer, changed)
         except ConfigError:
             for name in changed:
@@ -95,30 +106,11 @@ def _listed(args: GRPOConfig, names: Iterable[str]) -> str:
     return ", ".join(f"{name}={getattr(args, name)!r}" for name in names)
 
 
-def _reason(is_training: bool, names: Iterable[str]) -> str:
+def _refusal(args: GRPOConfig, names: Iterable[str], is_training: bool) -> str:
+    why = "it was assigned after GRPOTrainer was made, and cannot act any more"
     if is_training and BEGUN.issuperset(names):
-        return "it is read when training begins, and cannot be changed while it goes on."
-    return "it was assigned after GRPOTrainer was made, and cannot act any more."
-
-
-def check(args: GRPOConfig) -> None:
-    """Raise as GRPOConfig does.
-
-    Raises:
-        ConfigError: a setting is wrong, or contradicts another one.
-    """
-    validation.check_kinds(args, GRPOConfig)
-    validation.check_choices(args, GRPOConfig)
-    validation.check_finite(args)
-    resolving.read_text(args)
-    for rule in (
-        consistency.check_sampling,
-        consistency.check_bounds,
-        consistency.check_terms,
-        consistency.check_sampler_correction,
-        consistency.check_no_effect,
-    ):
-        rule(args)
+        why = "it is read when training begins, and cannot be changed while it goes on"
+    return f"{_listed(args, names)}: {why}. Set it in GRPOConfig(...)."
 
 
 def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
@@ -135,17 +127,21 @@ def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
     checks.check_own_loss(args, loss)
     rewards = trainer.scorer.rewards
     weights = checks.reward_weights(rewards, args.reward_weights)
-    old, padding = trainer.sampling, trainer.processing_class.pad_token_id
-    sampling = parts.make_sampling(args, old.stop_ids, padding, old.unknown_ids)
-    trainer.eval_sampling = parts.make_eval_sampling(args, sampling, padding)
+    old, padding = trainer.sampling, tokenizer_of(trainer.processing_class).pad_token_id
+    closing = trainer.agents.stop_strings
+    sampling = parts.make_sampling(args, old.stop_ids, padding, old.unknown_ids, closing)
+    trainer.eval_sampling = parts.make_eval_sampling(args, sampling, padding, closing)
     trainer.sampling = sampling
     plan = trainer.plan
     if not LENGTH.isdisjoint(changed):
         plan = parts.training_plan(args, trainer.prompts.kept, trainer.train_dataset is not None)
     reader = replace(trainer.prompts.reader, reserved=args.max_completion_length)
     trainer.prompts = replace(trainer.prompts, reader=reader, plan=plan)
-    trainer.scorer = parts.make_scorer(args, rewards, weights)
-    trainer.has_signal = parts.signal_test(args, weights)
+    if trainer.agents.maker is not None:  # it reads the prompts of completions that start differently
+        trainer.agents.maker.reader = reader
+    trainer.scorer = parts.make_scorer(args, rewards, weights, trainer.prompts.reader.eyes)
+    trainer.rollouts.has_signal = parts.signal_test(args, weights)
+    trainer.rollouts.growth = parts.make_growth(args, weights, plan)
     updater.forward.temperature = args.temperature
     updater.objective, updater.reduction = parts.make_objective(args, loss), parts.make_reduction(args)
     updater.selection, updater.kl_penalty = parts.make_selection(args, loss), parts.make_kl_penalty(args)

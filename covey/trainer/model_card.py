@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from covey.config import GRPOConfig
 from covey.config.validation import defaults
+from covey.runs.record.environment import libraries
+from covey.text.foreign import as_markdown, excerpt, visible
+from covey.text.secrets import without_secrets
 
 SHOWN = (
     "loss_type", "num_generations", "max_completion_length", "temperature", "learning_rate", "beta", "epsilon",
@@ -20,7 +23,7 @@ CARD = """---
 
 # {title}
 
-`{base}`, trained with GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)){data} by Covey.
+{base}, trained with GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)){data} by Covey.
 
 Rewards: {rewards}.
 
@@ -31,12 +34,14 @@ Rewards: {rewards}.
 ```python
 from transformers import pipeline
 
-generator = pipeline("text-generation", model="{model}")
+generator = pipeline("text-generation", model={model})
 print(generator([{{"role": "user", "content": "..."}}], max_new_tokens=256, return_full_text=False)[0]["generated_text"])
 ```
 
 Versions: {versions}.
 """
+MAX_NAME = 300
+"""Characters of a name that are shown."""
 PACKAGES = ("covey", "transformers", "torch", "datasets", "tokenizers")
 
 
@@ -72,28 +77,38 @@ def model_card(
         "tags": list(dict.fromkeys([*given, "grpo", "covey", "reinforcement-learning"])),
     }
     # JSON is YAML, and needs no quoting of its own
-    head = "\n".join(f"{key}: {json.dumps(value, default=str)}" for key, value in fields.items() if value)
-    standard = defaults(type(args))
+    head = "\n".join(f"{key}: {_json(value)}" for key, value in fields.items() if value)
+    standard, installed = defaults(type(args)), libraries()
     settings = "\n".join(
-        f"| `{n}` | {getattr(args, n)} |"
+        f"| `{n}` | {as_markdown(getattr(args, n))} |"
         for n in SHOWN
         if n in ("learning_rate", "beta") or getattr(args, n) != standard[n]
     )
-    return CARD.format(
+    card = CARD.format(
         head=head,
-        title=title,
-        base=base,
-        data=f" on [{sets}](https://huggingface.co/datasets/{sets})" if isinstance(sets, str) else "",
-        rewards=", ".join(f"`{reward}`" for reward in rewards),
+        title=as_markdown(title),
+        base=_code(base),
+        data=f" on {_linked(sets)}" if isinstance(sets, str) else "",
+        rewards=", ".join(map(_code, rewards)),
         settings=settings,
-        model=args.hub_model_id or title,
-        versions=", ".join(f"{package} {found_version(package)}" for package in PACKAGES),
+        model=_json(args.hub_model_id or title).replace("`", ""),
+        versions=", ".join(f"{package} {installed[package]}" for package in PACKAGES if package in installed),
     )
+    return without_secrets(card)
 
 
-def found_version(package: str) -> str:
-    """Return the installed version of a package, or what says that there is none."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(not installed)"
+def _json(value: object) -> str:
+    """Return a value as JSON on one line, nothing hidden."""
+    return visible(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _code(name: object) -> str:
+    """Return a name as code on one line; a backtick would end it."""
+    return f"`{excerpt(str(name), MAX_NAME).replace('`', chr(39))}`"
+
+
+def _linked(dataset: str) -> str:
+    """Return the name of a data set, with a link where it can be one of the hub."""
+    shown = as_markdown(excerpt(dataset, MAX_NAME))
+    is_of_hub = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", dataset, re.ASCII)
+    return f"[{shown}](https://huggingface.co/datasets/{dataset})" if is_of_hub else shown

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from covey.text.foreign import as_html
+
 if TYPE_CHECKING:
     from transformers.utils.notebook import NotebookTrainingTracker
 
@@ -15,6 +17,9 @@ COLUMNS = {
     "Reward std": "reward_std",
     "Length": "completions/mean_length",
     "Cut off": "completions/clipped_ratio",
+    "Turns": "episodes/turns/mean",
+    "Calls": "tools/call_frequency",
+    "Calls failed": "tools/failure_frequency",
     "KL": "kl",
     "Loss": "loss",
 }
@@ -56,7 +61,8 @@ class NotebookTable(TrainerCallback):
         shown |= {name.split("/")[1]: logs[name] for name in means} if len(means) > 1 else {}
         shown |= {n.replace("_", " ", 1): value for n, value in logs.items() if is_evaluated_reward(n)}
         if shown:
-            self.table.write_line({"Step": state.global_step, **shown})
+            # The headings go into the page as they are.
+            self.table.write_line({"Step": state.global_step} | {as_html(n): v for n, v in shown.items()})
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

@@ -16,16 +16,14 @@ from torch import nn
 from transformers import Trainer
 
 from covey.config import GRPOConfig
+from covey.config.grpo import OWN
 from covey.errors import ConfigError, warn
+from covey.models.loading import tokenizer_of
 
 if TYPE_CHECKING:
     from covey.trainer.grpo_trainer import GRPOTrainer
 
-NOT_YET = "is not there yet: a completion is one answer of the policy to one prompt"
 ARGUMENTS = {
-    "tools": f"{NOT_YET}, and no tool is called",
-    "environment_factory": f"{NOT_YET}, and no environment answers",
-    "rollout_func": f"{NOT_YET}, which the native engine samples",
     "data_collator": "is not used: rows reach sampler and rewards as they are, and nothing is padded. Change the rows in the dataset",
     "ref_model": "is not taken: the reference is the policy as it is at the start. Set beta above 0 in GRPOConfig",
     "model_init": "is not taken: one trainer trains one policy. Give it as model, and make a trainer for each trial",
@@ -69,13 +67,17 @@ HIDDEN = {
     "_metrics": "rewards note numbers with log_metric(name, value); what was logged is in trainer.state.log_history",
     "_logs": "texts and columns are in completions.jsonl (log_completions=True) and in the run's record",
     "_textual_logs": "texts and columns are in completions.jsonl (log_completions=True) and in the run's record",
-    "llm": "there is no vLLM; trainer.engine samples",
-    "vllm_client": "there is no vLLM; trainer.engine samples",
-    "vllm_generation": "there is no vLLM; trainer.engine samples",
+    "llm": "vLLM is a process of its own, which trainer.engine speaks to",
+    "vllm_client": "vLLM is a process of its own, which trainer.engine speaks to",
+    "vllm_generation": "vLLM is a process of its own, which trainer.engine speaks to",
 }
 """Private attributes that scripts for other trainers reach for."""
 
-SETTINGS = {n: n for n in GRPOConfig.__annotations__ if n not in vars(Trainer)} | {"epsilon_low": "epsilon"}
+SETTINGS = {
+    name: name
+    for name in OWN
+    if name not in vars(Trainer) and name != "engine"  # which is the engine itself
+} | {"epsilon_low": "epsilon"}
 """Settings that are attributes of the trainer too, by attribute."""
 
 PARTS: Mapping[str, Callable[[Any], Any]] = {
@@ -85,8 +87,14 @@ PARTS: Mapping[str, Callable[[Any], Any]] = {
     "reward_processing_classes": lambda t: [getattr(r.function, "tokenizer", None) for r in t.scorer.rewards],
     "ref_model": lambda t: reference_model(t),
     "aux_loss_enabled": lambda t: t.updater.forward.balances,
-    "tools": lambda t: [],
-    "environments": lambda t: None,
+    "tools": lambda t: [] if t.agents.maker is None else list(t.agents.maker.tools),
+    "environments": lambda t: getattr(t.agents.environments, "instances", None),
+    "rollout_func": lambda t: t.agents.rollout,
+    "use_vllm": lambda t: t.args.engine == "vllm",  # not where the native engine samples in its place
+    "pad_token_id": lambda t: tokenizer_of(t.processing_class).pad_token_id,
+    "eos_token_id": lambda t: tokenizer_of(t.processing_class).eos_token_id,
+    "steps_per_generation": lambda t: t.plan.steps_per_generation,
+    "generation_batch_size": lambda t: t.plan.micro_batch * t.plan.ranks * t.plan.steps_per_generation,
 }
 """What is read of a trainer under another trainer's name, and how it is found."""
 
@@ -178,7 +186,8 @@ def assign(trainer: GRPOTrainer, name: str, value: Any) -> bool:
     if name not in SETTINGS:
         return False
     setattr(trainer.args, SETTINGS[name], value)
-    trainer.heed_settings()
+    if not trainer.is_in_train:  # then it is heeded between two rounds of sampling
+        trainer.heed_settings()
     return True
 
 

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from covey.config import GRPOConfig, ModelConfig
+from covey.config.allocation_settings import growing_first
 from covey.config.choices import LOSS_TYPES
+from covey.config.sampling_names import lacks_policy_logprobs, sampler_options
 from covey.config.threads import settle_threads
-from covey.errors import ConfigError, LoadingError, RewardError
+from covey.config.vision_settings import check_eyes_needed
+from covey.errors import ConfigError, LoadingError, RewardError, warn
 from covey.metrics import Total
 from covey.models import adapters, fitness, loading
 from covey.models.balancing import balancing_coef
-from covey.models.inspect import context_length
+from covey.models.inspect import context_length, innermost
 from covey.plan import Plan, make_plan, warn_if_cycled
+from covey.rewards.contract import Reward
 from covey.rewards.mixture import Mixture, as_rewards
 from covey.rewards.neural.reward_model import RewardModel, load_reward_model
 from covey.runs.record.environment import dataset_facts, model_facts
@@ -30,15 +36,19 @@ from covey.sample.engine import Engine
 from covey.sample.native.engine import NativeEngine
 from covey.sample.prompts import PromptReader
 from covey.sample.sampling import Sampling, generation_options
-from covey.score.estimators import estimator
-from covey.score.filters import carries_signal
+from covey.score.credit import TurnCredit
+from covey.score.estimators import estimator, growing_estimator
+from covey.score.filters import carries_signal, successes
+from covey.score.group_growth import GroupGrowth
+from covey.score.score_metrics import task_metrics
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from covey.trainer import checks
 from covey.trainer.data import ShardedPrompts, kept_rows
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
-from covey.types import Scale, ScoredGroup
+from covey.trainer.sampled import joined_starts
+from covey.types import Prompt, Scale, ScoredGroup
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.forward import Forward
 from covey.update.losses import Cispo, Clip, ClipCov, Clipped, Dppo, Gmpo, KlCov, Luspo, Sapo, Vespo
@@ -50,6 +60,10 @@ from covey.update.sampler_correction import SamplerCorrection
 from covey.update.terms import Loss
 from covey.update.token_selection import TokenSelection
 from covey.update.updater import KlPenalty, Updater
+from covey.vision.eyes import ProcessorEyes, blindness, eyes_of, with_pixel_limits
+from covey.vision.features import freeze
+from covey.vision.pictures import PictureLimits
+from covey.vision.sight import Eyes
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -60,7 +74,7 @@ class ModelSource:
     """The policy that a trainer is given, and what belongs to it; see `covey.GRPOTrainer`."""
 
     model: str | ModelConfig | nn.Module
-    processing_class: PreTrainedTokenizerBase | None
+    processing_class: PreTrainedTokenizerBase | ProcessorMixin | None
     peft_config: PeftConfig | None
     model_init_kwargs: Mapping[str, object] | None
     quantization_config: QuantizationConfigMixin | None
@@ -71,24 +85,32 @@ class ModelSource:
 
 
 def load_rewards(
-    args: GRPOConfig, functions: object, tokenizers: object
+    args: GRPOConfig, functions: object, tokenizers: object, of_environments: Sequence[Reward] = ()
 ) -> tuple[Mixture, Mapping[str, float]]:
     """Return the rewards and their weights by name.
+
+    Args:
+        of_environments: rewards that stand behind the functions. `reward_weights` does not count them.
 
     Raises:
         RewardError: there are none, or they cannot be used.
     """
+    if functions is None and of_environments:
+        own = Mixture(*of_environments)
+        return own, checks.reward_weights(own, args.reward_weights)
     if functions is None:
         raise RewardError(
-            "reward_funcs is missing: GRPO learns from rewards. Give a function of completions, a reward model's name, a list "
-            "of them, or a Mixture."
+            "reward_funcs is missing: GRPO learns from rewards. Give a function, a reward model's name, a list of them, or a Mixture."
         )
-    rewards = as_mixture(functions, tokenizers, args.device)
+    rewards = as_mixture(functions, tokenizers, args.device, args.trust_remote_code).extended(of_environments)
     return rewards, checks.reward_weights(rewards, args.reward_weights)
 
 
 def as_mixture(
-    functions: object, processing_classes: object = None, device: torch.device | str | None = None
+    functions: object,
+    processing_classes: object = None,
+    device: torch.device | str | None = None,
+    trust_remote_code: bool = False,
 ) -> Mixture:
     """Build a mixture of rewards: functions as they are, names and modules as reward models with their own tokenizer.
 
@@ -97,6 +119,7 @@ def as_mixture(
         processing_classes: tokenizers of the reward models: that of the only one, or a list with one per reward (None
             where it is not needed).
         device: where reward models compute.
+        trust_remote_code: run code that comes with a reward model given by name.
 
     Raises:
         RewardError: no reward, or something that is none.
@@ -118,18 +141,21 @@ def as_mixture(
     rewards: list[Any] = []
     for function, tokenizer in zip(listed, tokenizers, strict=True):
         if isinstance(function, str):
-            function = load_reward_model(function, tokenizer, device=device)
+            function = load_reward_model(
+                function, tokenizer, device=device, trust_remote_code=trust_remote_code
+            )
         elif isinstance(function, nn.Module):
-            own = loading.load_tokenizer(tokenizer, function)
+            sees = isinstance(tokenizer, ProcessorMixin)
+            own = tokenizer if sees else loading.load_tokenizer(tokenizer, function, trust_remote_code)
             function = RewardModel(function, own, device=device)
         rewards.append(function)
     return as_rewards(rewards)
 
 
-def load_policy_and_tokenizer(
+def load_policy_and_processor(
     args: GRPOConfig, source: ModelSource
-) -> tuple[PreTrainedTokenizerBase, nn.Module, tuple[int, ...]]:
-    """Load the tokenizer, the policy with its adapter, and the ids that end a completion.
+) -> tuple[PreTrainedTokenizerBase | ProcessorMixin, nn.Module, tuple[int, ...]]:
+    """Load the tokenizer, or the processor of a policy that sees; the policy with its adapter; and the ids that end a completion.
 
     Raises:
         ConfigError: `model_init_kwargs` is given to the trainer and in the settings.
@@ -137,7 +163,8 @@ def load_policy_and_tokenizer(
     """
     if source.model_init_kwargs and args.model_init_kwargs:
         raise ConfigError("model_init_kwargs is given twice: to GRPOTrainer and in GRPOConfig. Give it once.")
-    tokenizer = loading.load_tokenizer(source.processing_class, source.model, args.trust_remote_code)
+    processing = loading.load_processing_class(source.processing_class, source.model, args.trust_remote_code)
+    tokenizer = loading.tokenizer_of(processing)
     trial = make_sampling(
         args, (), tokenizer.pad_token_id
     )  # wrong options are found before weights are loaded
@@ -151,15 +178,51 @@ def load_policy_and_tokenizer(
     )
     fitness.check_causal(policy)
     fitness.check_tokenizer(tokenizer, policy)
-    policy = adapters.with_adapter(policy, source.peft_config, args.seed)
+    policy = adapters.with_adapter(policy, source.peft_config, args.seed, args.lora_vision)
     if args.disable_dropout:
         loading.switch_off_dropout(policy)
-    more_ends = as_dict(args.generation_kwargs).get("eos_token_id")
+    processing = with_eyes_set(args, processing, policy)
+    if args.freeze_vision_tower:
+        has_projector = freeze(cast(PreTrainedModel, innermost(policy)), args.freeze_projector)
+        if args.freeze_projector and not has_projector:
+            warn(
+                "freeze_projector has no effect: the projector of this policy is part of the tower, which freeze_vision_tower freezes."
+            )
+    more_ends = sampler_options(args)[0].get("eos_token_id")
     return (
-        tokenizer,
+        processing,
         policy,
         tuple(stop_ids(tokenizer, getattr(policy, "generation_config", None), more_ends)),
     )
+
+
+def with_eyes_set(
+    args: GRPOConfig, processing: PreTrainedTokenizerBase | ProcessorMixin, policy: nn.Module | None
+) -> PreTrainedTokenizerBase | ProcessorMixin:
+    """Return the processor with the settings of pictures, and what reads text alone as it is.
+
+    Raises:
+        ConfigError: settings of pictures do nothing here, or the processor has no such limits.
+    """
+    sees = args.use_images and policy is not None and fitness.has_eyes(policy, processing)
+    check_eyes_needed(args, sees)
+    return with_pixel_limits(processing, args.min_pixels, args.max_pixels) if sees else processing
+
+
+def make_eyes(
+    args: GRPOConfig, processing: PreTrainedTokenizerBase | ProcessorMixin, policy: nn.Module
+) -> ProcessorEyes | None:
+    """Build what reads pictures; None where the policy is shown none."""
+    root = None if args.image_root is None else Path(args.image_root)
+    limits = PictureLimits(root, args.max_image_megapixels, urls=args.allow_image_urls)
+    return eyes_of(policy, processing, limits) if args.use_images else None
+
+
+def why_blind(args: GRPOConfig, eyes: ProcessorEyes | None, policy: nn.Module | None) -> str:
+    """Return why pictures cannot be shown to the policy; empty where they can."""
+    if eyes is None or args.engine == "native":
+        return blindness(eyes, policy)
+    return f"engine={args.engine!r} samples from text alone"
 
 
 def as_dict(setting: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -171,11 +234,7 @@ def as_dict(setting: Mapping[str, Any] | str | None) -> dict[str, Any]:
 def training_plan(
     args: GRPOConfig, rows: Sequence[int] | None, has_data: bool, ranks: int | None = None
 ) -> Plan:
-    """Return what the settings mean for this dataset; without one, for a step.
-
-    Args:
-        ranks: processes; by default those of this launch.
-    """
+    """Return what the settings mean for this dataset and so many processes, by default this launch's; without a dataset, for a step."""
     return make_plan(
         group_size=args.num_generations,
         micro_batch=args.per_device_train_batch_size,
@@ -187,35 +246,37 @@ def training_plan(
         num_prompts=None if rows is None else len(rows),
         max_steps=args.max_steps if has_data else max(args.max_steps, 1),
         epochs=args.num_train_epochs,
+        first=growing_first(args),
     )
 
 
 def prompt_reader(
     args: GRPOConfig,
-    tokenizer: PreTrainedTokenizerBase | None,
-    context: int | None,
-    vocabulary: int | None = None,
+    processing: PreTrainedTokenizerBase | ProcessorMixin | None,
+    policy: nn.Module | None = None,
 ) -> PromptReader:
     """Build the reader that turns rows into prompts; without a tokenizer, one that only knows the limits."""
+    eyes = None if processing is None or policy is None else make_eyes(args, processing, policy)
     return PromptReader(
-        cast(PreTrainedTokenizerBase, tokenizer),  # only lengths need it
+        loading.tokenizer_of(processing),  # only lengths need it
         as_dict(args.chat_template_kwargs),
         args.max_prompt_length,
         args.overlong_prompts,
-        context,
+        None if policy is None else context_length(policy),
         args.max_completion_length,
-        vocabulary,
+        None if policy is None else fitness.rows_of(policy) or None,
+        eyes=eyes,
+        blind=why_blind(args, eyes, policy),
+        use_images=args.use_images,
+        drops_bad_images=args.bad_images == "drop",
     )
 
 
-def make_prompts(
-    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase, policy: nn.Module, dataset: object
-) -> ShardedPrompts:
+def make_prompts(args: GRPOConfig, reader: PromptReader, dataset: object) -> ShardedPrompts:
     """Build what reads the prompts of this process, with the plan of the run, whose accumulation the settings take over.
 
     It warns where prompts are repeated within a round.
     """
-    reader = prompt_reader(args, tokenizer, context_length(policy), fitness.rows_of(policy) or None)
     kept = kept_rows(dataset, reader)
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
@@ -235,7 +296,11 @@ def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
 
 
 def make_sampling(
-    args: GRPOConfig, ending: Sequence[int], padding: int | None, unknown: Sequence[int] = ()
+    args: GRPOConfig,
+    ending: Sequence[int],
+    padding: int | None,
+    unknown: Sequence[int] = (),
+    closing: Sequence[str] = (),
 ) -> Sampling:
     """Return how training samples.
 
@@ -243,12 +308,13 @@ def make_sampling(
         ending: ids that end a completion.
         unknown: ids that the tokenizer has no token for; they are never drawn.
         padding: the tokenizer's padding id; it is never drawn, unless it ends a completion too.
+        closing: texts that end a turn with a call.
 
     Raises:
         ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
     """
     options = generation_options(
-        as_dict(args.generation_kwargs), _own_numbers(args), decided=_decided(args, padding)
+        sampler_options(args)[0], _own_numbers(args), decided=_decided(args, padding)
     )
     return Sampling(
         max_new_tokens=args.max_completion_length,
@@ -265,7 +331,8 @@ def make_sampling(
         bad_words_ids=options.bad_words_ids,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
         stop_ids=tuple(ending),
-        stop_strings=options.stop_strings,
+        stop_strings=tuple(dict.fromkeys((*options.stop_strings, *closing))),
+        max_turn_length=args.max_turn_length,
         seed=args.seed,
     )
 
@@ -277,18 +344,21 @@ OFF = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Values that None stands for."""
 
 
-def make_eval_sampling(args: GRPOConfig, training: Sampling, padding: int | None = None) -> Sampling:
+def make_eval_sampling(
+    args: GRPOConfig, training: Sampling, padding: int | None = None, closing: Sequence[str] = ()
+) -> Sampling:
     """Return how evaluation samples: as training does, but for what `eval_generation_kwargs` says.
 
     Its `eos_token_id` adds to the ids that end a completion, as that of `generation_kwargs` does.
 
     Args:
         padding: the tokenizer's padding id.
+        closing: texts that end a turn with a call, whatever else does.
 
     Raises:
         ConfigError: an option that the sampler does not know, or a value with which nothing can be drawn.
     """
-    given = dict(as_dict(args.eval_generation_kwargs))
+    given, _ = sampler_options(args, "eval_generation_kwargs")
     changed: dict[str, Any] = {"greedy": True} if given.pop("do_sample", True) is False else {}
     for name in [name for name in EVALUATED if name in given]:
         value = given.pop(name)
@@ -301,6 +371,8 @@ def make_eval_sampling(args: GRPOConfig, training: Sampling, padding: int | None
     changed |= {
         name: value for name, value in vars(options).items() if name in given and name != "eos_token_id"
     }
+    if "stop_strings" in changed:
+        changed["stop_strings"] = tuple(dict.fromkeys((*changed["stop_strings"], *closing)))
     ending = tuple(dict.fromkeys((*training.stop_ids, *options.eos_token_id)))
     padding = None if training.padding_id in ending else training.padding_id
     try:
@@ -331,24 +403,70 @@ def make_engine(
     tokenizer: PreTrainedTokenizerBase,
     ending: Sequence[int],
     autocast: Callable[[], AbstractContextManager[object]],
+    policy: nn.Module,
+    sampling: Sampling,
+    say: Callable[[str], None],
+    eyes: Eyes | None = None,
 ) -> Engine:
-    """Build the engine that samples; end and padding are no part of a completion's text."""
+    """Build the engine that samples. Collective.
+
+    Args:
+        args: the settings.
+        tokenizer: the policy's.
+        ending: ids that end a completion.
+        autocast: makes the context in which the policy computes.
+        policy: the one that is trained.
+        sampling: how it draws.
+        say: tells people a sentence.
+        eyes: show the policy the pictures of prompts; None: it reads text alone.
+
+    Raises:
+        ConfigError: servers are asked for that cannot be started here.
+    """
+    decode = make_decode(args, tokenizer, ending)
+    if args.engine == "native":
+        return NativeEngine(decode, autocast, schedule=args.tool_schedule, eyes=eyes)
+    from covey.trainer.remote_engine import make_remote_engine
+
+    return make_remote_engine(args, policy, sampling, decode, autocast, say)
+
+
+def make_decode(
+    args: GRPOConfig, tokenizer: PreTrainedTokenizerBase, ending: Sequence[int]
+) -> Callable[[Sequence[int]], str]:
+    """Return what makes ids the text of a completion, of which end and padding are no part."""
     unsaid = frozenset(i for i in (*ending, tokenizer.pad_token_id) if i is not None)
-    return NativeEngine(lambda ids: decode_text(tokenizer, ids, unsaid, args.keep_special_tokens), autocast)
+    return lambda ids: decode_text(tokenizer, ids, unsaid, args.keep_special_tokens)
 
 
-def make_scorer(args: GRPOConfig, rewards: Mixture, weights: Mapping[str, float]) -> Scorer:
-    """Build what gives groups their scores and advantages."""
+def make_scorer(
+    args: GRPOConfig, rewards: Mixture, weights: Mapping[str, float], eyes: ProcessorEyes | None = None
+) -> Scorer:
+    """Build what gives groups their scores and advantages.
+
+    Args:
+        eyes: of the policy; None: it is shown no pictures.
+    """
     fixed = None if args.reward_weights is None else weights  # the rewards' own may change over training
-    estimate = estimator(
-        args.advantage_estimator, args.multi_objective_aggregation, cast(Scale, args.scale_rewards)
-    )
+    name, scale = args.advantage_estimator, cast(Scale, args.scale_rewards)
+    estimate = estimator(name, args.multi_objective_aggregation, scale)
+    if growing_first(args) is not None:
+        estimate = growing_estimator(name, args.num_generations)
     shaping = Shaping(args.truncated_reward, args.truncated_in_baseline)
-    return Scorer(rewards, fixed, estimate, gather, args.process_index, shaping)
+    by_turn = TurnCredit(args.turn_discount, cast(Scale, args.scale_rewards))
+    credit = by_turn if args.credit_assignment == "turn" else None
+    asked = any("image_sizes" in reward.names for reward in rewards)
+    sizes = seen_sizes(eyes) if asked else None
+    return Scorer(rewards, fixed, estimate, gather, args.process_index, shaping, credit, sizes)
 
 
-def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
-    """Build the test whether a group teaches something, by the rewards that dynamic sampling looks at.
+def seen_sizes(eyes: ProcessorEyes | None) -> Callable[[Prompt], list[tuple[int, int]]] | None:
+    """Return what tells the sizes that the policy sees of a prompt's pictures; None where it is shown none."""
+    return None if eyes is None else lambda prompt: eyes.seen_sizes(prompt.ids, prompt.pictures)
+
+
+def task_rewards(args: GRPOConfig, weights: Mapping[str, float]) -> list[str] | None:
+    """Return the names of the rewards that say whether a group teaches something; None: all do.
 
     Raises:
         ConfigError: one of them is not there.
@@ -360,6 +478,21 @@ def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[Sco
             f"dynamic_sampling_rewards names {', '.join(map(repr, sorted(unknown)))}; the rewards are "
             f"{', '.join(map(repr, weights))}."
         )
+    return named
+
+
+def make_growth(args: GRPOConfig, weights: Mapping[str, float], plan: Plan) -> GroupGrowth | None:
+    """Build what decides which groups grow; None where all are of one size. Raise a ConfigError as `task_rewards` does."""
+    if plan.first is None:
+        return None
+    named, out = task_rewards(args, weights), not args.truncated_in_baseline
+    succeeds = partial(successes, named, args.group_allocation_success, out)
+    return GroupGrowth(plan, args.process_index, succeeds, joined_starts)
+
+
+def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
+    """Build the test whether a group teaches something, by its task rewards. Raise a ConfigError as `task_rewards` does."""
+    named = task_rewards(args, weights)
     per_reward = args.multi_objective_aggregation == "normalize_then_sum"
 
     def has_signal(scored: ScoredGroup) -> bool:
@@ -385,12 +518,39 @@ def prepare_gradients(policy: Any, accelerator: Accelerator) -> None:
         plugin.mixed_precision_policy = replace(precision, output_dtype=None)
 
 
+def check_tower_gradients(args: GRPOConfig, policy: nn.Module) -> None:
+    """Raise where checkpointed layers of a tower would drop the gradient of what is trained in it beside frozen weights.
+
+    Reentrant checkpointing does so where no input of a layer has one. Of a decoder the embeddings are given one; what goes into the first
+    layer of a tower is each family's own affair, and in some it stays without.
+    """
+    model: Any = innermost(policy)
+    kinds = {p.requires_grad for p in model.get_encoder(modality="image").parameters()}
+    asked = args.gradient_checkpointing_kwargs if args.gradient_checkpointing else None
+    if isinstance(asked, dict) and asked.get("use_reentrant") and len(kinds) > 1:
+        raise ConfigError(
+            "gradient_checkpointing_kwargs={'use_reentrant': True} drops gradients in a tower that is trained in part (lora_vision=True). "
+            "Leave it out: layers are then checkpointed without."
+        )
+
+
 def make_run_log(
-    args: GRPOConfig, plan: Plan, weights: Mapping[str, float], policy: nn.Module, name: str, dataset: object
+    args: GRPOConfig,
+    plan: Plan,
+    weights: Mapping[str, float],
+    policy: nn.Module,
+    name: str,
+    dataset: object,
+    tasks: set[str],
+    tools: Mapping[str, object],
 ) -> RunLog:
     """Build the log of the run; facts of model and dataset are found on the process that records them.
 
     On a CPU the threads are settled here: before anything is computed, and where it can be told.
+
+    Args:
+        tasks: those that rewards name; the dataset's are added.
+        tools: what the record says of each, by name.
     """
     threads = (
         settle_threads(sum(p.numel() for p in policy.parameters())) if args.device.type == "cpu" else None
@@ -401,8 +561,12 @@ def make_run_log(
             "model": model_facts(policy, name),
             "dataset": dataset_facts(dataset),
             "threads": {"note": threads},
+            "tools": tools,
         }
-    return RunLog(args, weights, plan, facts, gather)
+    log = RunLog(args, weights, plan, facts, gather)
+    log.task_column, there = checks.known_tasks(dataset, args.task_column, tasks)
+    log.note({**task_metrics((), log.task_column, there), "num_tokens": Total(0)})
+    return log
 
 
 # --- 3 update ---------------------------------------------------------------------------------------------------------
@@ -415,13 +579,21 @@ def make_updater(
     accelerator: Accelerator,
     run_log: RunLog,
     present_step: Callable[[], int],
+    eyes: Eyes | None = None,
 ) -> Updater:
-    """Build what computes the loss and its gradient, with the reference where the divergence to it is in the reward or loss.
-
-    Raises:
-        ConfigError: max_tokens_per_forward with sharded weights.
-    """
-    check_token_limit(args, accelerator.distributed_type)
+    """Build what computes the loss and its gradient, with the reference where the divergence to it is in the reward or loss."""
+    prepare_gradients(policy, accelerator)
+    is_sharded = accelerator.distributed_type.value in ("FSDP", "DEEPSPEED") or any(
+        hasattr(p, "full_tensor") for p in policy.parameters()
+    )
+    if eyes is not None and is_sharded:
+        raise ConfigError(
+            "A policy that sees pictures is not trained with sharded weights (FSDP, DeepSpeed) yet. Start it with plain data parallelism "
+            "(accelerate launch --multi_gpu), with an adapter where weights are too large, or drop the column of pictures."
+        )
+    if eyes is not None:
+        check_tower_gradients(args, policy)
+    joint = args.world_size > 1 and is_sharded
 
     def note_oom_retry(event: str) -> None:
         run_log.event("warning", event, present_step())
@@ -434,6 +606,8 @@ def make_updater(
             args.temperature,
             balances=aux_coef > 0,
             note_event=lambda event: run_log.event("warning", event, present_step()),
+            agree=lambda packs: all(gather(packs)) if joint else packs,
+            eyes=eyes,
         ),
         aux_coef=aux_coef,
         objective=make_objective(args, loss),
@@ -448,25 +622,14 @@ def make_updater(
             note_oom_retry,
             args.process_index,
             args.world_size,
+            joint,
+            frozenset() if eyes is None else eyes.placeholders,
         ),
         accelerator=accelerator,
         note=run_log.note,
         gather=gather,
         offloads_activations=args.activation_offloading,
     )
-
-
-def check_token_limit(args: GRPOConfig, kind: DistributedType) -> None:
-    """Raise where a limit of tokens makes processes differ in the number of passes; only DDP talks once per backward pass.
-
-    Raises:
-        ConfigError: the weights are sharded.
-    """
-    if args.max_tokens_per_forward is not None and kind.value in ("FSDP", "DEEPSPEED"):
-        raise ConfigError(
-            f"max_tokens_per_forward={args.max_tokens_per_forward} does not go with {kind.value}: every process has to take "
-            "part in every pass. Lower per_device_train_batch_size, and raise gradient_accumulation_steps, instead."
-        )
 
 
 def make_objective(args: GRPOConfig, loss: Loss | None = None) -> Objective:
@@ -478,15 +641,20 @@ def make_objective(args: GRPOConfig, loss: Loss | None = None) -> Objective:
     correction = SamplerCorrection(
         args.importance_sampling_mode, args.importance_sampling_cap, args.importance_sampling_floor
     )
-    is_corrected = args.importance_sampling_correction and LOSS_TYPES[args.loss_type].is_corrected
     return Objective(
         loss=make_loss(args) if loss is None else loss,
-        correction=correction if is_corrected else None,
+        correction=correction if is_corrected(args) else None,
         off_policy_threshold=args.off_policy_mask_threshold,
         beta=0.0 if args.kl_in_reward else args.beta,
         kl_estimator=args.kl_estimator or "k3",
         unbiased_kl=args.use_bias_correction_kl,
     )
+
+
+def is_corrected(args: GRPOConfig) -> bool:
+    """Return whether tokens are weighed for what the sampler computed differently."""
+    is_known = not lacks_policy_logprobs(args)
+    return args.importance_sampling_correction and LOSS_TYPES[args.loss_type].is_corrected and is_known
 
 
 def make_loss(args: GRPOConfig) -> Loss:
@@ -507,7 +675,8 @@ def make_loss(args: GRPOConfig) -> Loss:
         case "vespo":
             positive = args.vespo_k_pos, args.vespo_lambda_pos
             negative = args.vespo_k_neg, args.vespo_lambda_neg
-            return Vespo(positive, negative, args.importance_sampling_correction)
+            is_corrected = args.importance_sampling_correction and not lacks_policy_logprobs(args)
+            return Vespo(positive, negative, is_corrected)
         case "dppo":
             return Dppo(clip, args.dppo_kl_coef)
         case "clip_cov":
@@ -527,7 +696,9 @@ def make_selection(args: GRPOConfig, loss: Loss | None = None) -> TokenSelection
     kind = args.loss_type if loss is None else None
     bounds = (args.covariance_low, args.covariance_high) if kind == "clip_cov" else None
     share = args.covariance_share if kind in ("clip_cov", "kl_cov") else None
-    return TokenSelection(args.top_entropy_quantile, share, bounds)
+    is_m2 = is_corrected(args) and args.importance_sampling_mode == "token_m2"
+    moment = args.importance_sampling_m2 if is_m2 else None
+    return TokenSelection(args.top_entropy_quantile, share, bounds, moment)
 
 
 def make_entropy_bonus(args: GRPOConfig) -> EntropyBonus:

@@ -7,26 +7,36 @@ and shows. The trainer tells it what happened; it never asks the trainer.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 from transformers.utils import is_in_notebook
 
 from covey.config import GRPOConfig
-from covey.metrics import PHASES, Ledger, Mean, Metrics
+from covey.config.validation import defaults
+from covey.errors import EngineError
+from covey.metrics import PHASES, Ledger, Mean, Metrics, Total, timed
 from covey.plan import Plan
 from covey.runs.hints import Hint, HintWatch
 from covey.runs.record import schema
 from covey.runs.record.completions_jsonl import CompletionLog, completion_rows
 from covey.runs.record.group_statistics import group_statistics
 from covey.runs.record.header import start_time
+from covey.runs.record.picture_files import small
 from covey.runs.record.tables import printed, send
 from covey.runs.record.writer import End, RunWriter, add_evaluation
 from covey.runs.terminal.display import Display
-from covey.types import Gather, ScoredGroup
+from covey.sample.engine import Engine
+from covey.text.foreign import show
+from covey.types import Gather, Picture, ScoredGroup
+from covey.vision.marks import pictures_in
+from covey.vision.pictures import PictureError, reopened
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 class RunLog:
@@ -39,7 +49,7 @@ class RunLog:
         args: the settings.
         rewards: weight by reward name.
         plan: printed first.
-        facts: of `model` and `dataset`, for the record and the hints.
+        facts: of `model`, `dataset` and `tools`, for the record and the hints.
         gather: returns every process's value.
     """
 
@@ -48,7 +58,7 @@ class RunLog:
         args: GRPOConfig,
         rewards: Mapping[str, float],
         plan: Plan,
-        facts: Mapping[str, Mapping[str, object]],
+        facts: Mapping[str, Mapping[str, Any]],
         gather: Gather,
     ) -> None:
         self.args, self.rewards, self.plan, self.facts, self.gather = args, rewards, plan, facts, gather
@@ -62,8 +72,13 @@ class RunLog:
         self.completions: CompletionLog | None = None
         self.earlier: list[tuple[str, Mapping[str, float], Sequence[ScoredGroup]]] = []
         """Evaluations before the run, which wait for its record."""
+        self.engine: Engine | None = None
+        """What samples; set once it is made."""
+        self._has_engine = False
         self.record: tuple[Path, float] | None = None
         """Folder and start of the record that was closed last; an evaluation after the run goes there."""
+        self._sent: set[str] = set()
+        """Digests of the pictures that loggers have."""
         self._sampled: tuple[int, Sequence[ScoredGroup], Mapping[str, float] | None] = (0, (), None)
         """The step that was sampled for last, its groups, and their statistics."""
 
@@ -82,19 +97,19 @@ class RunLog:
         self.log.add(metrics)
         self.step.add(metrics)
 
+    def note_engine(self, numbers: Mapping[str, float]) -> None:
+        """Add an engine's numbers of one round of this process: what it drew and lost adds up, of seconds and gaps the mean counts."""
+        counted = ("engine/tokens/", "engine/retries", "engine/lost")
+        self.note({n: Total(v) if n.startswith(counted) else Mean(v) for n, v in numbers.items()})
+
     def begin_step(self) -> None:
         """Note the names that every step has, so that they are logged even where nothing is measured."""
         self.note({f"time/{phase}": Mean(0.0, 1.0) for phase in PHASES})
         self.note({"loss": Mean(0.0, 0.0)})  # the first steps' may not be finite
 
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Add the seconds inside to the phase's mean over optimizer steps, which `begin_step` counts."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.note({f"time/{phase}": Mean(time.perf_counter() - start, 0.0)})
+    def timed(self, phase: str) -> AbstractContextManager[None]:
+        """Return what adds the seconds inside to the phase's mean over optimizer steps, which `begin_step` counts."""
+        return timed(self.note, f"time/{phase}")
 
     def reduce_step(self) -> dict[str, float]:
         """Return the step's metrics over all processes, and begin the next step. Collective."""
@@ -136,11 +151,13 @@ class RunLog:
             text += f"\nThe record is in {folder / schema.FOLDER}: covey watch {folder}, report {folder}, doctor {folder}.\n"
         is_live = self.settings["display"] == "live"
         self.display = Display(text, self.plan.total_steps, name=name, rewards=rewards, is_live=is_live)
-        self.hints = HintWatch(self.settings, self.rewards, self.facts.get("model"))
+        tools = self.facts.get("tools")
+        self.hints = HintWatch(self.settings, self.rewards, self.facts.get("model"), tools=tools)
         if self.args.record:
             self.writer = RunWriter.open(
                 folder / schema.FOLDER,
                 settings=self.settings,
+                changed=changed_settings(self.args),
                 rewards=self.rewards,
                 name=name,
                 model=self.facts.get("model"),
@@ -148,8 +165,10 @@ class RunLog:
                 plan=self.plan.table(),
                 max_steps=self.plan.total_steps,
                 record_completions=self.args.record_completions,
+                record_pictures=self.args.record_pictures,
                 task_column=self.task_column,
                 resume_step=step or None,
+                tools=tools,
             )
             for evaluation in self.earlier if step == 0 else ():
                 self.writer.evaluation(evaluation[0], 0, *evaluation[1:])
@@ -159,6 +178,7 @@ class RunLog:
 
     def record_groups(self, step: int, groups: Sequence[ScoredGroup]) -> None:
         """Record the groups of all processes that were sampled and scored for a step."""
+        self._tell_engine(step)
         statistics = None
         if self.writer is not None:
             statistics = self.writer.groups(step, groups)
@@ -170,6 +190,23 @@ class RunLog:
         if self.completions is not None:
             self.completions.write(step, groups)
         self._sampled = step, groups, statistics
+
+    def _tell_engine(self, step: int) -> None:
+        """Record what samples, once in a run: servers are known when they have sampled."""
+        if self.engine is None or self._has_engine or self.display is None:
+            return
+        try:
+            facts = dict(self.engine.facts)
+        except EngineError:  # a server is gone by now; the next round tells
+            return
+        self._has_engine = True
+        if self.writer is not None:
+            self.writer.engine(facts)
+        if isinstance(urls := facts.get("urls"), list):
+            name = f"{facts['kind']} {facts.get('release') or ''}".rstrip()
+            message = f"Sampled by {name} at {', '.join(urls)}."
+            self.event("engine", message, step, engine=facts)
+            self.say(message)
 
     def record_step(self, step: int, metrics: Mapping[str, float]) -> list[Hint]:
         """Record an optimizer step, show it, and return the hints that are new."""
@@ -217,6 +254,13 @@ class RunLog:
         if self.writer is not None:
             self.writer.event(kind, message, step, **details)
 
+    def say(self, message: str) -> None:
+        """Print a sentence on process 0, above the live display where there is one."""
+        if self.display is not None:
+            self.display.say(message)
+        elif self.args.process_index == 0:
+            show(message, flush=True)
+
     def show_completions(self, callbacks: Iterable[TrainerCallback]) -> None:
         """Print the completions that were sampled last, and send them to the loggers as a table."""
         if self.hints is None:  # closed, or another process
@@ -226,9 +270,25 @@ class RunLog:
         if self.args.log_unique_prompts:
             rows = list({str(row["prompt"]): row for row in reversed(rows)}.values())[::-1]
         for text in printed(rows[: self.args.num_completions_to_print or 0], step):
-            print(text)
+            show(text)
         if self.args.log_completions:
-            send(callbacks, rows, step)
+            send(callbacks, rows, step, self._new_pictures(groups))
+
+    def _new_pictures(self, groups: Sequence[ScoredGroup]) -> list[tuple[Picture, Image]]:
+        """Return the pictures of these groups that loggers do not have yet, small; none where they are to have none."""
+        if not self.args.log_multimodal or self.args.record_pictures == "none":
+            return []
+        shown = {
+            p.digest: p for g in groups for p in pictures_in(g.group.prompt) if p.digest not in self._sent
+        }
+        self._sent |= shown.keys()
+        found = []
+        for picture in shown.values():
+            try:
+                found.append((picture, small(reopened(picture))))
+            except PictureError as error:
+                self.event("warning", f"Loggers do not get a picture: {error}", self._sampled[0])
+        return found
 
     def sync(self) -> None:
         """Return when what was recorded is on the disk: a checkpoint that is about to be in place rests on it."""
@@ -244,7 +304,14 @@ class RunLog:
         if self.display is not None:
             self.display.close()
         self.writer = self.hints = self.display = self.completions = None
-        self._sampled = (0, (), None)
+        self._sampled, self._has_engine = (0, (), None), False
+
+
+def changed_settings(args: GRPOConfig) -> list[str]:
+    """Return the settings that are not at their default, because they were given or because the machine decided."""
+    return [
+        name for name, standard in defaults(type(args)).items() if getattr(args, name, standard) != standard
+    ]
 
 
 def resolved_display(setting: str) -> str:

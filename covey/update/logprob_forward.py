@@ -22,6 +22,8 @@ from covey.models.inspect import compute_dtype
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from covey.update.view import Shown
+
 
 @dataclass(frozen=True)
 class LogprobRequest:
@@ -46,12 +48,21 @@ def body_and_head(causal: nn.Module) -> tuple[Any, Any]:
 
 
 def logprob_forward(
-    self: Any, *args: object, logprob_request: LogprobRequest | None = None, **kwargs: object
+    self: Any,
+    *args: object,
+    logprob_request: LogprobRequest | None = None,
+    shown: Shown | None = None,
+    **kwargs: Any,
 ) -> object:
     """Return log-probabilities and entropies, each of shape (tokens,), or the original output without a request.
 
-    Where the request has counts, the balancing loss comes third, a scalar.
+    Where the request has counts, the balancing loss comes third, a scalar. Pictures that are shown are encoded here, so that the
+    hooks of all wrappers hold for the tower too.
     """
+    if shown is not None:
+        kwargs |= shown.arguments(self)
+        if (nothing := shown.nothing(self)) is not None:
+            return _plus(logprob_forward(self, *args, logprob_request=logprob_request, **kwargs), nothing)
     if logprob_request is None:
         return type(self).forward(self, *args, **kwargs)
     request = logprob_request
@@ -65,6 +76,14 @@ def logprob_forward(
     if request.counts is None:
         return numbers
     return *numbers, balancing_loss(output.router_logits, text.num_experts_per_tok, request.counts)
+
+
+def _plus(output: Any, nothing: Tensor) -> object:
+    """Return the result of a forward pass that hangs on `nothing` too, which is 0."""
+    if isinstance(output, tuple):
+        return output[0] + nothing, *output[1:]
+    output.logits = output.logits + nothing.to(output.logits.dtype)
+    return output
 
 
 def head_logprobs(

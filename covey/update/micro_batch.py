@@ -13,12 +13,13 @@ completions that are computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from covey.types import Picture, PromptKey
 from covey.update.reduction import Reduction, Totals, row_weights
 from covey.update.samples import Sample
 
@@ -44,6 +45,8 @@ class MicroBatch:
     """Tokens that enter the loss, shape (tokens,), bool."""
     sampler_logprobs: Tensor
     """Log-probabilities as the sampler reported them, shape (tokens,)."""
+    token_advantages: Tensor | None = None
+    """One advantage per token where turns have their own, shape (tokens,); None: `advantages` of its row."""
     old_logprobs: Tensor | None = None
     """Log-probabilities under the weights at the beginning of the rollout, shape (tokens,).
 
@@ -56,14 +59,34 @@ class MicroBatch:
     """Tokens among those of highest entropy, shape (tokens,), bool; None: not asked for. See `covey.update.token_selection`."""
     is_covariant: Tensor | None = None
     """Tokens among those of highest covariance, shape (tokens,), bool; None: not asked for."""
+    is_near: Tensor | None = None
+    """Tokens that the sampler drew nearly as the trainer would, shape (tokens,), bool; None: not asked for."""
     rows: tuple[int, ...] = ()
     """Number of each row within the rollout, to name it in a report."""
+    pictures: list[tuple[Picture, ...]] = field(default_factory=list)
+    """Those of each row's prompt, in the order of their tokens; empty where no row has any."""
     num_dropped: int = 0
     """Rows that were left out because they cannot change the step."""
+    passes: int = 1
+    """Forward and backward passes that every process makes for it, where passes are taken together."""
+    is_idle: bool = False
+    """Whether it is a pass for the sake of other processes, of which nothing is kept."""
+
+    @classmethod
+    def idle(cls, device: torch.device | str) -> MicroBatch:
+        """Return the smallest batch that takes a model through a whole pass: two tokens, none of which enters the loss."""
+        one, none = torch.zeros(1, device=device), torch.zeros(1, dtype=torch.bool, device=device)
+        return cls([(0,)], [(0,)], [0], one, one, none, one, is_idle=True)
 
     @property
     def num_rows(self) -> int:
         return len(self.completions)
+
+    @property
+    def keys(self) -> list[tuple[int, PromptKey]]:
+        """Return what rows have in common that are read behind one copy of their prompt: the group, and the prompt's key."""
+        digests = [tuple(p.digest for p in shown) for shown in self.pictures] or [()] * self.num_rows
+        return list(zip(self.groups, zip(self.prompts, digests, strict=True), strict=True))
 
     @property
     def lengths(self) -> list[int]:
@@ -75,6 +98,11 @@ class MicroBatch:
         """The row of each token, shape (tokens,)."""
         lengths = torch.tensor(self.lengths, device=self.mask.device)
         return torch.repeat_interleave(torch.arange(self.num_rows, device=self.mask.device), lengths)
+
+    @property
+    def advantage_of_token(self) -> Tensor:
+        """The advantage of each token, shape (tokens,)."""
+        return self.advantages[self.row] if self.token_advantages is None else self.token_advantages
 
     @property
     def targets(self) -> Tensor:
@@ -99,8 +127,12 @@ class MicroBatch:
         return replace(self, **values, num_dropped=0)
 
     def shortened(self, tokens: int) -> MicroBatch:
-        """Return the same rows, none longer than `tokens` (at least 2): ends of prompts, beginnings of completions."""
-        ends = [p[-(tokens // 2) :] for p in self.prompts]
+        """Return the same rows, none longer than `tokens` (at least 2): ends of prompts, beginnings of completions.
+
+        A prompt of pictures stays whole, and has to be shorter than that: each of its pictures needs all of its tokens.
+        """
+        shown = self.pictures or [()] * self.num_rows
+        ends = [p if s else p[-(tokens // 2) :] for p, s in zip(self.prompts, shown, strict=True)]
         beginnings = [c[: tokens - len(p)] for p, c in zip(ends, self.completions, strict=True)]
         place = torch.cat([torch.arange(n) for n in self.lengths]).to(self.mask.device)
         kept = place < torch.tensor([len(c) for c in beginnings], device=place.device)[self.row]
@@ -117,12 +149,7 @@ class MicroBatch:
 
 
 def micro_batch(samples: Sequence[Sample], rows: Sequence[int], weights: Sequence[float]) -> MicroBatch:
-    """Build one micro-batch.
-
-    Args:
-        rows: number of each sample within the rollout.
-        weights: weight of each sample's tokens in the loss.
-    """
+    """Build one micro-batch of samples, given the number of each in the rollout, and the weight of its tokens in the loss."""
     mask = [kept and s.in_loss for s in samples for kept in s.completion.loss_mask]
     logprobs = [p for s in samples for p in s.completion.plain_logprobs]
     return MicroBatch(
@@ -133,7 +160,11 @@ def micro_batch(samples: Sequence[Sample], rows: Sequence[int], weights: Sequenc
         weights=torch.tensor(list(weights), dtype=torch.float32),
         mask=torch.tensor(mask, dtype=torch.bool),
         sampler_logprobs=torch.tensor(logprobs, dtype=torch.float32),
+        token_advantages=torch.tensor([a for s in samples for a in s.token_advantages], dtype=torch.float32)
+        if any(s.turn_advantages is not None for s in samples)
+        else None,
         rows=tuple(rows),
+        pictures=[s.prompt.pictures for s in samples] if any(s.prompt.pictures for s in samples) else [],
     )
 
 
@@ -166,10 +197,12 @@ def build_micro_batches(
             )
             for _, part in step
         ]
-        own = sum((Totals.of(*c, reduction.truncated) for c in counts), Totals())
+        draws = [([s.prompt.weight for s in part], [s.share for s in part]) for _, part in step]
+        each = zip(counts, draws, strict=True)
+        own = sum((Totals.of(*count, reduction.truncated, *draw) for count, draw in each), Totals())
         totals = sum(gather(own), Totals())
-        for (numbers, part), count in zip(step, counts, strict=True):
-            weights = row_weights(reduction, *count, totals)
+        for (numbers, part), count, draw in zip(step, counts, draws, strict=True):
+            weights = row_weights(reduction, *count, totals, *draw)
             kept = contributing_rows(part, weights, every_row_is_needed)
             batch = micro_batch(
                 [part[k] for k in kept], [numbers[k] for k in kept], [weights[k] for k in kept]
@@ -191,7 +224,7 @@ def contributing_rows(
         weights: weight of a token of each completion; 0 where none enters the loss.
         every_row_is_needed: whether a completion of advantage 0 has a loss too.
     """
-    has_loss = [w and (every_row_is_needed or s.advantage) for s, w in zip(samples, weights, strict=True)]
+    has_loss = [w and (every_row_is_needed or s.has_advantage) for s, w in zip(samples, weights, strict=True)]
     kept = [number for number, has in enumerate(has_loss) if has]
     if kept or not samples:
         return kept

@@ -127,7 +127,7 @@ def policy_factor(
     if correction is not None:
         weights = importance_weights(terms, correction)
         factors.append(weights)
-        metrics |= weight_metrics(weights)
+        metrics |= weight_metrics(weights, correction.cap)
     if off_policy_threshold is not None:
         kept = off_policy_mask(terms, off_policy_threshold)
         factors.append(kept)

@@ -1,4 +1,5 @@
-"""Attention over packed rows: each completion sees its prompt and itself, and nothing else.
+"""Attention over packed rows: each completion sees its prompt and itself, and nothing else. A prompt may have spans, such as pictures,
+whose tokens see one another both ways.
 
 Registered with transformers' attention interface, so that it serves every decoder that goes through it, adapters and
 gradient checkpointing included. Only pairs that matter are computed: on CPU by `blockwise_attention`, elsewhere by PyTorch's
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from covey.kernels.blockwise_attention import PackedSection, blockwise_attention
+from covey.kernels.blockwise_attention import PackedSection, blockwise_attention, seen_until
 from covey.models.inspect import compute_dtype
 
 NAME = "covey_packed"
@@ -54,7 +57,7 @@ def packed_attention(
         query: shape (1, heads, tokens, width).
         key, value: shape (1, key heads, tokens, width).
         sections: the groups in the row.
-        sliding_window: no sequence of the row is longer; see `covey.update.forward`.
+        sliding_window: no sequence of the row is longer; see `covey.update.forward`. None: the layer has no window.
         more: of no effect, or refused.
 
     Returns:
@@ -72,6 +75,8 @@ def packed_attention(
         raise TypeError(
             f"{type(module).__name__} uses {', '.join(unknown)}, which packed attention does not compute"
         )
+    if sliding_window is None:
+        sections = tuple(replace(s, spans=()) if s.in_windows else s for s in sections)
     # Autocast leaves rotated queries and keys in float32; the dtype of the products is the one to keep.
     query, key, value = (x.to(compute_dtype(query.device, query.dtype)) for x in (query, key, value))
     if query.device.type == "cpu" and dropout == 0:
@@ -110,7 +115,14 @@ def fused_attention(
     for s in sections:
         prompt, rows = slice(s.start, s.start + s.prompt), slice(s.start + s.prompt, s.stop)
         q, k, v = (x[:, :, prompt] for x in (query, key, value))  # (1, heads, tokens of the prompt, width)
-        own = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, dropout_p=dropout)
+        limits = seen_until(s, range(s.prompt))
+        both_ways = None
+        if limits:
+            places = torch.arange(s.prompt, device=query.device)
+            both_ways = places < torch.tensor(limits, device=query.device)[:, None] - s.start
+        own = scaled_dot_product_attention(
+            q, k, v, both_ways, is_causal=both_ways is None, scale=scale, dropout_p=dropout
+        )
         parts.append(own[0].transpose(0, 1))
         if sum(s.inputs) == 0:
             continue
@@ -148,11 +160,14 @@ def unpad_completions(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """Let the model's layers attend over packed rows; their own attention comes back whatever happens.
+    """Let the model's layers of text attend over packed rows; their own attention comes back whatever happens.
 
+    Of a model that sees, those of its decoder: a tower attends over pictures, also where its checkpointed layers run again.
     It has to stay in force until the backward pass is done: checkpointed layers run again there.
     """
-    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    sees: Any = model
+    text: nn.Module = sees.get_decoder() if hasattr(model, "get_image_features") else model
+    configs = {id(c): c for m in text.modules() if (c := getattr(m, "config", None)) is not None}
     before = [(c, c._attn_implementation) for c in configs.values() if hasattr(c, "_attn_implementation")]
     try:
         for config, _ in before:

@@ -15,6 +15,9 @@ from covey.update.terms import LossTerms
 BOUND = 20.0
 """Largest absolute log-ratio that is exponentiated; exp(20) is about 5e8."""
 
+ROUNDING = 1e-3
+"""Log-weights between sampler and trainer below this are taken for rounding, in nats."""
+
 
 def bounded_exp(log_ratios: Tensor) -> Tensor:
     """Return exp of log-ratios that are bounded to ±`BOUND`; of their shape."""

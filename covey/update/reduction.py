@@ -12,8 +12,14 @@ is cut into micro-batches.
     prompt_mean   1 / (P Σ_p n)     mean over prompts of the mean over their tokens
     luspo         1 / N             mean over completions of the sum over tokens            arXiv:2602.05261
 
+Where groups are of different sizes, a completion counts as many times as its share says (`covey.score.allocation`): in its own
+weight, and in every count.
+
 n_i: tokens of completion i in the loss; N: completions of the step; P: prompts of the step; L_max: the limit of new
 tokens; M: micro-batches of the step over all processes. bnpo is local by definition: it changes with the cut.
+
+A prompt that was drawn more or less often than the others brings a weight u (`Prompt.weight`), which makes w_i u w_i. Sums of tokens
+count u n in place of n, for they are compared with sums that are weighed; N, M and P are counts that the draw does not move.
 
 A completion that is masked because it was truncated has no loss. What it does to the denominators is a choice:
 
@@ -45,12 +51,12 @@ class Reduction:
 class Totals:
     """Counts of an optimizer step, over all micro-batches and processes."""
 
-    tokens: int = 0
-    """Tokens that count."""
-    sequences: int = 0
+    tokens: float = 0
+    """Tokens that count, times the weights and shares of their completions."""
+    sequences: float = 0
     """Completions that count."""
     micro_batches: int = 0
-    prompts: Mapping[Hashable, int] = field(default_factory=dict)
+    prompts: Mapping[Hashable, float] = field(default_factory=dict)
     """Tokens that count, by prompt."""
 
     def __add__(self, other: Totals) -> Totals:
@@ -71,22 +77,17 @@ class Totals:
         in_loss: Sequence[bool],
         prompts: Sequence[Hashable],
         truncated: TruncatedCount = "sequences",
+        draws: Sequence[float] | None = None,
+        shares: Sequence[float] | None = None,
     ) -> Totals:
-        """Count one micro-batch.
-
-        Args:
-            lengths: tokens of each completion that the policy wrote.
-            in_loss: False for completions that are masked.
-            prompts: a key of each completion's prompt.
-            truncated: the part of masked completions in the counts.
-        """
-        tokens: dict[Hashable, int] = {}
-        sequences = 0
-        for length, is_in, prompt in zip(lengths, in_loss, prompts, strict=True):
+        """Count one micro-batch, whose masked completions count as `truncated` says; see `row_weights` for the rest."""
+        tokens, sequences, ones = dict[Hashable, float](), 0.0, [1.0] * len(lengths)
+        each = zip(lengths, in_loss, prompts, draws or ones, shares or ones, strict=True)
+        for length, is_in, prompt, draw, share in each:
             if is_in or truncated != "none":
                 counts = is_in or truncated == "tokens_and_sequences"
-                tokens[prompt] = tokens.get(prompt, 0) + (length if counts else 0)
-                sequences += 1
+                tokens[prompt] = tokens.get(prompt, 0) + (draw * share * length if counts else 0)
+                sequences += share
         return cls(sum(tokens.values()), sequences, 1, tokens)
 
 
@@ -96,6 +97,8 @@ def row_weights(
     in_loss: Sequence[bool],
     prompts: Sequence[Hashable],
     totals: Totals,
+    draws: Sequence[float] | None = None,
+    shares: Sequence[float] | None = None,
 ) -> list[float]:
     """Compute the weight of a token of each completion of one micro-batch; 0 where no token enters the loss.
 
@@ -104,20 +107,25 @@ def row_weights(
         in_loss: False for completions that are masked.
         prompts: a key of each completion's prompt.
         totals: of the whole optimizer step.
+        draws: the weight of each completion's prompt; None: 1.
+        shares: what each completion counts; None: 1.
     """
     rows = len(lengths)
+    ones = [1.0] * rows
     match reduction.name:
         case "grpo":
-            divisors = [totals.sequences * n for n in lengths]
+            divisors: Sequence[float] = [totals.sequences * n for n in lengths]
         case "dr_grpo":
             divisors = [totals.sequences * reduction.max_length] * rows
         case "dapo":
             divisors = [totals.tokens] * rows
         case "bnpo":
-            local = Totals.of(lengths, in_loss, prompts, reduction.truncated).tokens
+            local = Totals.of(lengths, in_loss, prompts, reduction.truncated, draws, shares).tokens
             divisors = [totals.micro_batches * local] * rows
         case "prompt_mean":
-            divisors = [len(totals.prompts) * totals.prompts.get(p, 0) for p in prompts]
+            own = [totals.prompts.get(p, 0) / w for p, w in zip(prompts, draws or ones, strict=True)]
+            divisors = [len(totals.prompts) * tokens for tokens in own]
         case "luspo":
             divisors = [totals.sequences] * rows
-    return [1 / d if is_in and n else 0.0 for d, n, is_in in zip(divisors, lengths, in_loss, strict=True)]
+    each = zip(draws or ones, shares or ones, divisors, lengths, in_loss, strict=True)
+    return [draw * share / d if is_in and n else 0.0 for draw, share, d, n, is_in in each]

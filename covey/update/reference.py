@@ -3,14 +3,16 @@
 It is the policy's own module with the weights it had at the start: their values are kept, and swapped into the module for
 a forward pass. One mechanism is right for full models, fresh adapters and adapters that were trained before, and the
 divergence is 0 at the first step in every case; switching the adapter off would be right only for a fresh one. Only
-weights that are trained are kept, so for an adapter the reference costs next to nothing.
+weights that are trained are kept, so for an adapter the reference costs next to nothing. Where processes hold shards of
+the policy (FSDP2, DeepSpeed ZeRO-3), each keeps that shard of the reference: its memory is that of the policy's weights,
+divided by the number of processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -35,16 +37,22 @@ class Reference:
     """The values of the trained weights at one moment, copied before the policy is wrapped for training."""
 
     def __init__(self, policy: nn.Module) -> None:
-        self.values = {n: p.detach().clone() for n, p in policy.named_parameters() if p.requires_grad}
+        self.values: dict[str, Tensor] = {}
         self.sharded: set[str] = set()
         """Names of the values of which this process holds a shard."""
+        for name, parameter in policy.named_parameters():
+            if parameter.requires_grad:
+                shard = getattr(parameter, "ds_tensor", None)  # ZeRO-3 may shard a policy while it is loaded
+                self.values[name] = (parameter if shard is None else shard).detach().clone()
+                if shard is not None:
+                    self.sharded.add(name)
 
     @contextmanager
     def swapped_into(self, policy: nn.Module) -> Iterator[nn.Module]:
         """Give the policy the reference's weights, without gradients; its own come back whatever happens.
 
         Raises:
-            LoadingError: the policy is sharded in a way that does not allow it (FSDP1, ZeRO-3).
+            LoadingError: the policy is sharded in a way that does not allow it (FSDP1; ZeRO-3 with weights on a disk).
         """
         parameters = self._parameters(policy)
         self._swap(parameters)
@@ -59,8 +67,7 @@ class Reference:
     def move_towards(self, policy: nn.Module, share: float) -> None:
         """Set reference ← share × policy + (1 - share) × reference (arXiv:2404.09656, section 3)."""
         for name, parameter in self._parameters(policy).items():
-            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            self.values[name].lerp_(own.detach().to(self.values[name]), share)
+            self.values[name].lerp_(_own(parameter).detach().to(self.values[name]), share)
 
     def state(self) -> ReferenceState:
         """Return what `restore` needs, once the reference has moved."""
@@ -87,20 +94,18 @@ class Reference:
         _reshard(policy)
         parameters = {n.replace(WRAPPED, ""): p for n, p in policy.named_parameters()}
         for name, value in self.values.items():
-            if name not in parameters or hasattr(parameters[name], "ds_id"):
+            if name not in parameters or _is_on_disk(parameters[name]):
                 raise LoadingError(
-                    f"A reference (beta above 0) needs the policy's weights by name, and {name!r} is not there: FSDP1 and "
-                    "DeepSpeed ZeRO-3 take weights apart. Use FSDP2 (fsdp_config={'version': 2}), ZeRO-1 or ZeRO-2, or "
-                    "set beta=0."
+                    f"A reference (beta above 0) needs the policy's weights by name, and {name!r} is not there: FSDP1 takes "
+                    "weights apart, and DeepSpeed's NVMe offloading keeps them elsewhere. Use FSDP2 "
+                    "(fsdp_config={'version': 2}), ZeRO-3 without offload_param to 'nvme', or set beta=0."
                 )
             parameter = parameters[name]
-            if not isinstance(parameter, DTensor):
+            if not _is_shard(parameter):
                 self.values[name] = value.to(parameter.device)
             elif name not in self.sharded:  # with full values, those of the first process are taken
                 self.sharded.add(name)
-                whole = value.to(parameter.to_local().device)
-                shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
-                self.values[name] = shard.to_local().clone()
+                self.values[name] = _shard_of(value, parameter)
         return {name: parameters[name] for name in self.values}
 
     @torch.no_grad()
@@ -111,8 +116,8 @@ class Reference:
         there the numbers move.
         """
         for name, parameter in parameters.items():
-            if isinstance(parameter, DTensor):
-                local = parameter.to_local()
+            if _is_shard(parameter):
+                local = _own(parameter)
                 own = local.clone()
                 local.copy_(self.values[name])
                 self.values[name].copy_(own)
@@ -124,9 +129,41 @@ class Reference:
 def _reshard(policy: nn.Module) -> None:
     """Let every parameter be its process's shard again.
 
-    FSDP2 keeps some weights gathered after a forward pass, those of the head among them, and the next pass would compute
-    with them although the parts have changed.
+    FSDP2 keeps some weights gathered after a forward pass, those of the head among them, and ZeRO-3 small ones; the next
+    pass would compute with them although the shards have changed.
     """
     for module in policy.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+    shards: list[Any] = [p for p in policy.parameters() if hasattr(p, "ds_id")]
+    for shard in shards:
+        shard.partition()
+
+
+def _is_shard(parameter: nn.Parameter) -> bool:
+    return isinstance(parameter, DTensor) or hasattr(parameter, "ds_tensor")
+
+
+def _is_on_disk(parameter: Any) -> bool:
+    place = getattr(getattr(parameter, "ds_tensor", None), "final_location", None)
+    return place is not None and str(getattr(place, "value", place)) == "nvme"
+
+
+def _own(parameter: Any) -> Tensor:
+    """Return what this process holds of a parameter: a shard of it (FSDP2's has its shape, ZeRO-3's is flat), or all."""
+    own: Tensor = (
+        parameter.to_local() if isinstance(parameter, DTensor) else getattr(parameter, "ds_tensor", parameter)
+    )
+    return own
+
+
+def _shard_of(value: Tensor, parameter: Any) -> Tensor:
+    """Return this process's shard of a whole value, cut as the parameter is."""
+    own = _own(parameter)
+    if isinstance(parameter, DTensor):
+        whole = value.to(own.device)
+        return distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local().clone()
+    shard, start = torch.zeros_like(own), torch.distributed.get_rank(parameter.ds_process_group) * own.numel()
+    part = value.flatten()[start : start + own.numel()]
+    shard[: len(part)].copy_(part)  # the last shard is filled up with zeros
+    return shard

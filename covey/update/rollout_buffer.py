@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor
 
 from covey.errors import CheckpointError
+from covey.types import Picture
 from covey.update.micro_batch import MicroBatch
+from covey.vision.stored import restored, stored
 
 
 @dataclass(eq=False)
@@ -47,6 +50,10 @@ class RolloutBuffer:
         self.position += count
         return [self.batches[n % len(self.batches)] for n in numbers]
 
+    def end(self) -> None:
+        """Hand out no more of it."""
+        self.iterations = 0
+
     def save(self, path: Path) -> None:
         """Write the rollout to `path`.json and `path`.pt; nothing where it is spent."""
         if self.is_spent:
@@ -55,14 +62,18 @@ class RolloutBuffer:
         texts = [{n: v for n, v in f.items() if not isinstance(v, Tensor)} for f in fields]
         tensors = [{n: v.cpu() for n, v in f.items() if isinstance(v, Tensor)} for f in fields]
         torch.save(tensors, path.with_suffix(".pt"))
+        shown = [p for b in self.batches for of_row in b.pictures for p in of_row]
+        for part in texts:
+            part["pictures"] = [[p.digest for p in of_row] for of_row in part["pictures"]]
         state = {"iterations": self.iterations, "position": self.position, "batches": texts}
+        state |= {"pictures": stored(shown)} if shown else {}
         path.with_suffix(".json").write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, path: Path, position: int) -> None:
         """Continue the rollout that was saved to `path`, of which `position` micro-batches had been handed out.
 
         Raises:
-            CheckpointError: there is none, or it does not belong to this point of the run.
+            CheckpointError: there is none, it does not belong to this point of the run, or a picture has changed.
         """
         if position == 0:
             return
@@ -73,8 +84,12 @@ class RolloutBuffer:
             )
         try:
             state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            batches = _batches(state["batches"], torch.load(path.with_suffix(".pt"), weights_only=True))
+            pictures = restored(state.get("pictures", {}))
+            tensors = torch.load(path.with_suffix(".pt"), weights_only=True)
+            batches = _batches(state["batches"], tensors, pictures)
             written = int(state["position"]), int(state["iterations"])
+        except CheckpointError:
+            raise
         except (
             KeyError,
             TypeError,
@@ -97,9 +112,12 @@ class RolloutBuffer:
         self.batches, self.iterations, self.position = batches, written[1], position
 
 
-def _batches(texts: list[dict[str, Any]], tensors: list[dict[str, Any]]) -> list[MicroBatch]:
+def _batches(
+    texts: list[dict[str, Any]], tensors: list[dict[str, Any]], pictures: Mapping[str, Picture]
+) -> list[MicroBatch]:
     """Return saved micro-batches, from what JSON holds of them and their tensors."""
     for part in texts:  # JSON has no tuples
         part["rows"] = tuple(part["rows"])
         part |= {name: [tuple(ids) for ids in part[name]] for name in ("prompts", "completions")}
+        part["pictures"] = [tuple(pictures[d] for d in of_row) for of_row in part.get("pictures", [])]
     return [MicroBatch(**f, **t) for f, t in zip(texts, tensors, strict=True)]

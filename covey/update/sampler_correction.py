@@ -4,12 +4,17 @@ Weights for a sampler that computes in another precision or lags behind, ρ = ex
 
     token_truncate       min(ρ, C), at least the floor               truncated importance sampling
     token_mask           ρ where floor ≤ ρ ≤ C, 0 elsewhere          IcePop (arXiv:2510.18855)
-    sequence_truncate    the same two for the product over the completion, exp(Σ_t (o - b))
+    token_m2             as token_truncate, 0 where the token is none of those whose mean squared gap is small
+                         (`covey.update.token_selection`)            M2PO (arXiv:2510.01161)
+    sequence_truncate    token_truncate and token_mask for the product over the completion, exp(Σ_t (o - b))
     sequence_mask
+    geometric_truncate   the same for the geometric mean over the completion, exp(mean_t (o - b))
+    geometric_mask
 
 A product grows with the length: an average gap of 5e-4 nats per token is 1.65 after 1,000 tokens and 7.39 after 4,000, so
-the sequence modes fall upon long completions. A log-weight below `ROUNDING` is rounding, and the weight is exactly 1; so
-a sampler that shares weights and numerics with the trainer changes nothing.
+the sequence modes fall upon long completions; a geometric mean has no length, and its bounds lie near 1. A log-weight below
+`ROUNDING` is rounding, and the weight is exactly 1; so a sampler that shares weights and numerics with the trainer changes
+nothing. Departure from M2PO, whose tokens weigh ρ however large: here cap and floor bound it.
 
 Off-policy sequence mask (DeepSeek-V3.2, arXiv:2512.02556, section 3.1): a completion with negative advantage is left out
 where mean_t (b - l) is above a threshold.
@@ -26,13 +31,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covey.metrics import Largest, Mean, Metric, Smallest
+from covey.metrics import Evenness, Largest, Mean, Metric, Smallest
 from covey.types import CorrectionMode
-from covey.update.ratios import bounded_exp
+from covey.update.ratios import ROUNDING, bounded_exp
 from covey.update.terms import LossTerms
-
-ROUNDING = 1e-3
-"""Log-weights below this are taken for rounding, in nats."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,13 @@ def importance_weights(terms: LossTerms, correction: SamplerCorrection) -> Tenso
     gaps = (terms.old_logprobs - terms.sampler_logprobs).detach()
     if correction.mode.startswith("sequence"):
         gaps = terms.row_sums(gaps)[terms.row]
+    elif correction.mode.startswith("geometric"):
+        gaps = terms.row_means(gaps)
     weights = bounded_exp(torch.where(gaps.abs() < ROUNDING, torch.zeros_like(gaps), gaps))
-    if correction.mode.endswith("truncate"):
+    if correction.mode.endswith(("truncate", "m2")):
         is_open = correction.cap is correction.floor is None
-        return weights if is_open else weights.clamp(correction.floor, correction.cap)
+        bounded = weights if is_open else weights.clamp(correction.floor, correction.cap)
+        return bounded if terms.is_near is None else bounded * terms.is_near
     kept = torch.ones_like(weights, dtype=torch.bool)
     if correction.cap is not None:
         kept &= weights <= correction.cap
@@ -69,7 +74,12 @@ def off_policy_mask(terms: LossTerms, threshold: float) -> Tensor:
     Completions with negative advantage that the policy has moved away from are left out.
     """
     moved = terms.row_means((terms.sampler_logprobs - terms.logprobs).detach())
-    return ~((terms.advantages < 0) & (moved > threshold))
+    return ~has_left(terms.advantages, moved, threshold)
+
+
+def has_left(advantages: Tensor, moved: Tensor, threshold: float) -> Tensor:
+    """Return whether a completion with negative advantage drifted further than allowed, bool; all of one shape."""
+    return (advantages < 0) & (moved > threshold)
 
 
 def gap_metrics(terms: LossTerms) -> dict[str, Metric]:
@@ -81,12 +91,16 @@ def gap_metrics(terms: LossTerms) -> dict[str, Metric]:
     }
 
 
-def weight_metrics(weights: Tensor) -> dict[str, Metric]:
-    """Summarise the weights in use, shape (tokens,)."""
+def weight_metrics(weights: Tensor, cap: float | None) -> dict[str, Metric]:
+    """Summarise the weights in use, shape (tokens,); `cap` is the largest that they may have."""
     has_tokens = weights.numel() > 0
+    wide = weights.double()
+    capped = float((weights >= cap).sum()) if cap is not None else 0.0
     return {
         "sampling/importance_weight/mean": Mean(float(weights.sum()), float(weights.numel())),
         "sampling/importance_weight/min": Smallest(float(weights.min()) if has_tokens else None),
         "sampling/importance_weight/max": Largest(float(weights.max()) if has_tokens else None),
         "sampling/masked_share": Mean(float((weights == 0).sum()), float(weights.numel())),
+        "sampling/capped_share": Mean(capped, float(weights.numel())),
+        "sampling/ess": Evenness(float(weights.numel()), float(wide.sum()), float((wide**2).sum())),
     }

@@ -1,8 +1,9 @@
 """The input of an objective from one micro-batch: the tokens that enter the loss, and nothing else.
 
-Symbols in the formulas: l, o, b, f are log-probabilities of the sampled token under the present policy, the policy at
-sampling time as the trainer computes it, the same as the sampler reported it, and the reference; A the advantage; i
-counts completions, t the tokens of one, n_i their number.
+Symbols in the formulas: l, o, b, f are log-probabilities of the sampled token under the present policy, the policy that
+the update on its rollout began with, the policy that sampled as the sampler reported it, and the reference; A the advantage; i
+counts completions, t the tokens of one, n_i their number. Unless rollouts are sampled ahead (`async_lag`), o and b are of the
+same weights.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class LossTerms:
     old_logprobs: Tensor
     """o: the same under the policy that the rollout began with, as the trainer computes it."""
     sampler_logprobs: Tensor
-    """b: the same as the sampler reported it."""
+    """b: under the policy that sampled, as the sampler reported it."""
     advantages: Tensor
-    """A of the token's completion."""
+    """A of the token's completion, or of its turn."""
     weights: Tensor
     """Weight of the token in the optimizer step; see `covey.update.reduction`."""
     row: Tensor
@@ -43,6 +44,8 @@ class LossTerms:
     """True where the token's entropy is among the highest of the optimizer step, bool; None: no such choice is made."""
     is_covariant: Tensor | None = None
     """True where the token's covariance is among the highest of the optimizer step, bool; None: no such choice is made."""
+    is_near: Tensor | None = None
+    """False where the gap o - b is among those that are dropped of the optimizer step, bool; None: no such choice is made."""
 
     def row_sums(self, values: Tensor) -> Tensor:
         """Sum over each completion, shape (num_rows,); 0 for a completion without tokens in the loss.
@@ -86,12 +89,12 @@ def loss_terms(batch: MicroBatch, logprobs: Tensor, entropy: Tensor | None = Non
     kept = batch.mask.nonzero()[:, 0]
     row = batch.row[kept]
     old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-    optional = (batch.ref_logprobs, entropy, batch.is_forking, batch.is_covariant)
+    optional = (batch.ref_logprobs, entropy, batch.is_forking, batch.is_covariant, batch.is_near)
     return LossTerms(
         logprobs[kept],
         old[kept],
         batch.sampler_logprobs[kept],
-        batch.advantages[row],
+        batch.advantage_of_token[kept],
         batch.weights[row],
         row,
         batch.num_rows,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from covey.errors import warn
 from covey.metrics import Mean, Metric, Total
-from covey.types import Gather, KlEstimator
+from covey.models.allocators import is_out_of_memory
+from covey.types import Completion, Gather, Group, KlEstimator
 from covey.update.activation_offload import offloaded
 from covey.update.entropy import EntropyBonus
 from covey.update.forward import Forward
@@ -21,6 +24,7 @@ from covey.update.kl import ESTIMATORS, k3
 from covey.update.micro_batch import MicroBatch, build_micro_batches, micro_batch
 from covey.update.objective import Objective
 from covey.update.oom_retry import OomRetry
+from covey.update.picture_effect import picture_effect
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.samples import Sample
@@ -74,10 +78,22 @@ class Updater:
     """Loss, metrics and log-probabilities of the parts of the present micro-batch."""
 
     def begin_step(self, batches: list[MicroBatch]) -> None:
-        """Begin an optimizer step on these micro-batches. Collective where the entropy bonus adapts."""
+        """Begin an optimizer step on these micro-batches. Collective where the entropy bonus adapts or passes are joint."""
         self.bonus.next_step(self.gather)
         self.forward.next_step()
         self.batches, self._trained = batches, 0
+        for batch, passes in zip(batches, self._most([self._passes(b) for b in batches]), strict=True):
+            batch.passes = passes
+
+    def _passes(self, batch: MicroBatch) -> int:
+        """Return how many passes this process would make for a micro-batch by itself."""
+        return len(self.oom_retry.budget.rows(batch))
+
+    def _most(self, numbers: list[int]) -> list[int]:
+        """Return the largest number of any process at each place, where passes are joint; the own ones elsewhere."""
+        if not self.oom_retry.joint:
+            return numbers
+        return [max(of_ranks) for of_ranks in zip(*self.gather(numbers), strict=True)]
 
     # --- before the policy moves ----------------------------------------------------------------------------------------
 
@@ -97,22 +113,40 @@ class Updater:
     def prepare(self, model: nn.Module, batches: list[MicroBatch], accumulation: int) -> None:
         """Complete a rollout's micro-batches with all that has to be known before the policy moves. Collective.
 
-        The policy trains first on what it sampled itself: in the first optimizer step old log-probabilities are its present
-        ones, and need no pass of their own, unless tokens are chosen by them.
+        Old log-probabilities are those of the policy as it is now, whichever weights sampled: what those differ is the correction's.
+        So in the first optimizer step they are the present ones, and need no pass of their own, unless tokens are chosen by them.
         """
-        entropies = []
-        for number, batch in enumerate(batches):
-            if number >= accumulation or self.selection.is_needed:
-                batch.old_logprobs, entropy = self.logprobs(model, batch)
-                entropies.append(entropy)
+        self.forward.begin_window(batches)
+        moved = batches if self.selection.is_needed else batches[accumulation:]
+        known = self.logprobs(model, moved) if moved else []
+        for batch, (logprobs, _) in zip(moved, known, strict=True):
+            batch.old_logprobs = logprobs
         if self.reference is not None and self.objective.beta:
             with self.reference.swapped_into(model) as reference:
-                for batch in batches:
-                    batch.ref_logprobs, _ = self.logprobs(reference, batch)
+                for batch, (logprobs, _) in zip(batches, self.logprobs(reference, batches), strict=True):
+                    batch.ref_logprobs = logprobs
         if self.selection.is_needed:
             for first in range(0, len(batches), accumulation):
                 step = slice(first, first + accumulation)
-                self.selection.choose(batches[step], entropies[step], self.gather)
+                self.selection.choose(batches[step], [entropy for _, entropy in known[step]], self.gather)
+
+    def note_picture_effect(self, samples: Sequence[Sample], most: int) -> None:
+        """Note how much pictures matter to the policy, as it is now, for `most` of these completions at most.
+
+        All logits of a pass are made, which an update with packed rows never does: where memory runs out the run goes on without
+        this number.
+        """
+        try:
+            with self.accelerator.autocast():
+                effect = picture_effect(self.forward, samples, most, self.accelerator.device)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return warn(
+                "There is no memory to measure how much pictures matter: vision/effect is not logged."
+            )
+        if effect is not None:
+            self.note({"vision/effect": effect})
 
     @torch.no_grad()
     def kl_penalties(
@@ -121,29 +155,57 @@ class Updater:
         """Compute the penalty on each completion's reward for its divergence from the reference, `size` at a time: beta × nats."""
         assert self.kl_penalty is not None and self.reference is not None, "made where kl_in_reward is on"
         penalties: list[float] = []
+        batches = _unweighted(samples, size, device)
         with self.reference.swapped_into(model) as reference:
-            for first in range(0, len(samples), size):
-                part = samples[first : first + size]
-                batch = micro_batch(part, range(first, first + len(part)), [1.0] * len(part)).to(device)
-                batch.ref_logprobs, _ = self.logprobs(reference, batch)
-                terms = loss_terms(batch, batch.sampler_logprobs)
-                assert terms.ref_logprobs is not None
-                divergences = ESTIMATORS[self.kl_penalty.estimator](
-                    terms.sampler_logprobs, terms.ref_logprobs
-                )
-                penalties += [self.kl_penalty.beta * d for d in terms.row_sums(divergences).tolist()]
-                self.note({"kl": terms.mean(k3(terms.sampler_logprobs, terms.ref_logprobs))})
+            known = self.logprobs(reference, batches)
+        for batch, (logprobs, _) in zip(batches, known, strict=True):
+            batch.ref_logprobs = logprobs
+            terms = loss_terms(batch, batch.sampler_logprobs)
+            assert terms.ref_logprobs is not None
+            divergences = ESTIMATORS[self.kl_penalty.estimator](terms.sampler_logprobs, terms.ref_logprobs)
+            penalties += [self.kl_penalty.beta * d for d in terms.row_sums(divergences).tolist()]
+            self.note({"kl": terms.mean(k3(terms.sampler_logprobs, terms.ref_logprobs))})
         return penalties
 
-    def logprobs(self, model: nn.Module, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Compute log-probabilities and entropies without gradient, each of shape (tokens,); in parts where memory is short."""
+    @torch.no_grad()
+    def with_logprobs(
+        self, model: nn.Module, groups: Sequence[Group], size: int, device: torch.device
+    ) -> list[Group]:
+        """Return groups that came without log-probabilities with those of the present policy, `size` completions at a time."""
+        samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
+        batches = _unweighted(samples, size, device)
+        values = [
+            of_row
+            for batch, (logprobs, _) in zip(batches, self.logprobs(model, batches), strict=True)
+            for of_row in (logprobs * batch.mask).cpu().split(batch.lengths)
+        ]
+        known: list[Completion] = [
+            replace(s.completion, logprobs=tuple(of_row.tolist()))
+            for s, of_row in zip(samples, values, strict=True)
+        ]
+        left = iter(known)
+        return [replace(g, completions=tuple(next(left) for _ in g.completions)) for g in groups]
+
+    def logprobs(self, model: nn.Module, batches: Sequence[MicroBatch]) -> list[tuple[Tensor, Tensor]]:
+        """Return log-probabilities and entropies, shape (tokens,), of micro-batches, without gradient; in parts where memory is short.
+
+        Collective where passes are joint; processes may have different numbers of micro-batches.
+        """
+        [most] = self._most([sum(map(self._passes, batches))])
+        results = []
         with self.accelerator.autocast(), torch.no_grad():
-            parts = self.oom_retry.run(
-                lambda whole: [self.forward(model, part) for part in self.oom_retry.budget.cut(whole)],
-                [batch],
-                start_over=lambda: None,
-            )
-        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+            for batch in batches:
+                parts = self.oom_retry.run(
+                    lambda whole: [self.forward(model, part) for part in self.oom_retry.budget.cut(whole)],
+                    [batch],
+                    start_over=lambda: None,
+                )
+                most -= len(parts)
+                logprobs, entropies = zip(*parts, strict=True)
+                results.append((torch.cat(logprobs), torch.cat(entropies)))
+            for _ in range(most):
+                self.forward(model, MicroBatch.idle(self.accelerator.device))
+        return results
 
     # --- the gradient ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +214,12 @@ class Updater:
         with offloaded(model) if self.offloads_activations else nullcontext():
             with self.accelerator.autocast():
                 logprobs, entropy = self.forward(model, batch)
+            if batch.is_idle:
+                nothing = torch.where(batch.mask, logprobs, 0.0).sum()
+                return nothing if self.forward.aux_loss is None else nothing + 0.0 * self.forward.aux_loss
             loss, metrics = self.objective(loss_terms(batch, logprobs, entropy), self.bonus.present)
+        # From here on it is the backward pass's turn, in which gradients may travel.
+        self.oom_retry.is_shared = bool(getattr(model, "require_backward_grad_sync", False))
         if (aux := self.forward.aux_loss) is not None:
             share = batch.num_rows / (sum(b.num_rows for b in self.batches) * self.oom_retry.ranks)
             loss = loss + self.aux_coef * share * aux
@@ -167,26 +234,54 @@ class Updater:
             step: forward and backward of a part.
         """
         self._trained += 1
+
+        def start_over() -> None:
+            model.zero_grad()
+            if isinstance(model, DistributedDataParallel):  # it has sent its buffers in this step already
+                model.require_forward_param_sync = False
+
         return self.oom_retry.run(
-            partial(self._train_in_parts, model, step),
-            self.batches[: self._trained],
-            model.zero_grad,
+            partial(self._train_in_parts, model, step), self.batches[: self._trained], start_over
         )
 
     def _train_in_parts(
         self, model: nn.Module, step: Callable[[MicroBatch], Tensor], batch: MicroBatch
     ) -> Tensor:
-        """Train on a micro-batch in as many passes as the budget asks for."""
+        """Train on a micro-batch in as many passes as the budget asks for; where passes are joint, as any process's budget does."""
         self._parts.clear()
         losses, parts = [], self.oom_retry.budget.cut(batch)
-        for part in parts:
-            is_last = part is parts[-1]
-            with nullcontext() if is_last else self.accelerator.no_sync(model), self.forward.layout(part):
-                losses.append(step(part))
+        idle = MicroBatch.idle(batch.mask.device)
+        parts = [idle] * (batch.passes - len(parts) if self.oom_retry.joint else 0) + parts
+        for number, part in enumerate(parts, 1):
+            # An earlier micro-batch comes again where memory ran out: its gradient travels with the present one's.
+            is_last = number == len(parts) and batch is self.batches[self._trained - 1]
+            self.oom_retry.is_shared = False
+            with nullcontext() if is_last else self._kept_back(model), self.forward.layout(part):
+                loss = step(part)
+            self.oom_retry.is_shared = False
+            if not part.is_idle:
+                losses.append(loss)
         # The weights have not moved yet; for passes to come these are the old ones.
         if batch.old_logprobs is None:
             batch.old_logprobs = torch.cat([logprobs for _, _, logprobs in self._parts])
         return torch.stack(losses).sum()
+
+    @contextmanager
+    def _kept_back(self, model: nn.Module) -> Iterator[None]:
+        """Keep the gradients of a pass in this process, for the last pass of the micro-batch to take along.
+
+        FSDP shares them in each pass: kept back, they would be those of all weights, which no process may have memory for.
+        """
+        kind = self.accelerator.distributed_type.value
+        if kind == "DEEPSPEED":  # its engine takes an optimizer step after a pass unless it is told
+            before, self.accelerator.sync_gradients = self.accelerator.sync_gradients, False
+            try:
+                yield
+            finally:
+                self.accelerator.sync_gradients = before
+        else:
+            with nullcontext() if kind == "FSDP" else self.accelerator.no_sync(model):
+                yield
 
     def note_update(self, batch: MicroBatch) -> None:
         """Note metrics of a micro-batch, once all of its parts have gone through."""
@@ -210,10 +305,16 @@ class Updater:
             self.note({"entropy_coef": Mean(self.bonus.present)})
 
 
+def _unweighted(samples: Sequence[Sample], size: int, device: torch.device) -> list[MicroBatch]:
+    """Return micro-batches of `size` completions, in order, whose tokens all weigh 1."""
+    parts = [range(first, min(first + size, len(samples))) for first in range(0, len(samples), size)]
+    return [micro_batch([samples[i] for i in part], part, [1.0] * len(part)).to(device) for part in parts]
+
+
 def needs_every_row(objective: Objective, selection: TokenSelection, bonus: EntropyBonus) -> bool:
     """Return whether a completion of advantage 0 changes the step: by a term of its own, or by what is counted over all.
 
     Losses without an attribute `needs_every_row` are given every row.
     """
     by_loss = bool(getattr(objective.loss, "needs_every_row", True))
-    return by_loss or objective.beta > 0 or bonus.is_used or selection.entropy_share < 1
+    return by_loss or objective.beta > 0 or bonus.is_used or selection.counts_every_token

@@ -11,8 +11,8 @@ import covey
 
 ROOT = Path(covey.__file__).parent
 OPENS = {"open", "fdopen", "read_text", "write_text", "NamedTemporaryFile", "TemporaryFile"}
-OWN = {"RunWriter.open", "runs.open", "webbrowser.open", "os.open", "resolving.read_text"}
-"""Calls that open no text: a record, a browser, a descriptor, a function of Covey's."""
+OWN = {"RunWriter.open", "runs.open", "webbrowser.open", "Image.open", "os.open", "resolving.read_text"}
+"""Calls that open no text: a record, a browser, a picture, a descriptor, a function of Covey's."""
 
 
 def text_without_encoding(tree: ast.AST) -> list[int]:

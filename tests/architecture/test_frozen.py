@@ -18,6 +18,7 @@ import covey.runs
 import covey.tasks
 from covey import GRPOConfig, ModelConfig
 from covey.cli import VERBS, build_parser
+from covey.config.engine_settings import EngineSettings
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, by_length, rows, train
 
@@ -37,10 +38,10 @@ def test_exported_names():
     held("names", [f"{p.__name__}.{name}" for p in packages for name in sorted(p.__all__)])
 
 
-@pytest.mark.parametrize("config", [GRPOConfig, ModelConfig], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("config", [GRPOConfig, EngineSettings, ModelConfig], ids=lambda c: c.__name__)
 def test_settings(config):
     own = [f for f in dataclasses.fields(config) if f.name in config.__annotations__]
-    held(config.__name__, [f"{f.name}: {f.type} = {default(f)}" for f in own])
+    held(config.__name__, [f"{f.name}: {config.__annotations__[f.name]} = {default(f)}" for f in own])
 
 
 def verb_parser(verb):

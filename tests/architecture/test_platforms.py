@@ -48,11 +48,11 @@ TRAINS = """
 from datasets import Dataset
 from covey import GRPOConfig, GRPOTrainer
 from covey.rewards import Countdown
-from covey.tasks import quickstart_run
+from covey.tasks import assets
 rows = Dataset.from_list([{"prompt": "Numbers: 3 4. Target: 7."}] * 4)
 config = GRPOConfig(output_dir=sys.argv[1], max_steps=2, num_generations=2, per_device_train_batch_size=4, max_completion_length=8,
                     save_strategy="steps", save_steps=1, logging_steps=1, log_completions=True, use_cpu=True, report_to="none")
-trainer = GRPOTrainer(str(quickstart_run.POLICY), lambda completions, **_: [float(len(c)) for c in completions], config, rows)
+trainer = GRPOTrainer(str(assets.POLICY), lambda completions, **_: [float(len(c)) for c in completions], config, rows)
 trainer.train()
 assert trainer.state.log_history[0]["memory/peak_mb"] > 10
 """

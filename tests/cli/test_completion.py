@@ -35,9 +35,12 @@ COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _shtab_covey; printf '%s\\n' "${{
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["tr"], {"train"}),
+        (["tr"], {"train", "try"}),
         (["train", "--res"], {"--resume"}),
         (["completion", "z"], {"zsh"}),
+        (["se"], {"serve"}),
+        (["serve", "cov"], {"covey.bash"}),
+        (["serve", "--max"], {"--max-sequences"}),
         (["train", "cov"], {"covey.bash"}),
         (["eval", "model", "cov"], {"covey.bash"}),
         (["check", "data", "--completions", "cov"], {"covey.bash"}),

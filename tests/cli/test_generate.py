@@ -1,13 +1,20 @@
 """`covey generate`: what is asked comes out, line by line, and says the same whatever else is asked."""
 
+import argparse
 import io
 import json
 
 import pytest
+from datasets import Dataset
 
+from covey import GRPOConfig
 from covey.cli import main
+from covey.cli.verbs import check
+from covey.cli.verbs import generate as verb
 from covey.rewards.check.run import read_completions
+from covey.sample.native.engine import NativeEngine
 from tests.tiny import tiny_policy
+from tests.trainer.harness import make
 
 ROWS = [{"prompt": f"{a} + 1 = ?", "answer": str(a + 1)} for a in range(5)]
 
@@ -15,6 +22,30 @@ ROWS = [{"prompt": f"{a} + 1 = ?", "answer": str(a + 1)} for a in range(5)]
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
     return tiny_policy(tmp_path_factory.mktemp("policy"), scale=2.0)
+
+
+def test_without_options_it_samples_as_training_does(policy, tmp_path):
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    source = verb.Source(parser.parse_args([policy, "-p", "x", "--max-tokens", "8"]))
+    trained = make(
+        policy, tmp_path, lambda completions, **_: [0.0] * len(completions), Dataset.from_list(ROWS), seed=42
+    )
+    assert source.settings == trained.sampling
+    assert GRPOConfig(output_dir=str(tmp_path), use_cpu=True).max_completion_length == verb.MAX_TOKENS
+
+
+def test_check_samples_as_training_does_too(policy, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        NativeEngine, "generate", lambda self, prompts, size, sampling: asked.append(sampling) or []
+    )
+    with pytest.raises(KeyError):
+        check.sampler(policy, 8)([{"prompt": "x"}], 2)
+    trained = make(
+        policy, tmp_path, lambda completions, **_: [0.0] * len(completions), Dataset.from_list(ROWS), seed=0
+    )
+    assert asked == [trained.sampling]
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 
 from covey.cli import main
 from covey.recipes import Recipe
-from covey.recipes.bundled import POLICY, REWARD_MODEL, recipes
+from covey.recipes.bundled import recipes
+from covey.tasks.assets import POLICY, REWARD_MODEL
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 
@@ -40,11 +41,11 @@ def test_a_bundled_recipe_is_found_by_its_name_from_any_folder(name, tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     recipe = Recipe.load(name)
-    assert recipe.model_config.model_name_or_path == POLICY and recipe.name == name
+    assert recipe.model_config.model_name_or_path == str(POLICY) and recipe.name == name
     assert recipe.sections["model"].plain() == {"model_name_or_path": "bundled"}, (
         "the saved recipe names no folder of this machine"
     )
-    assert Path(POLICY).is_dir() and Path(REWARD_MODEL).is_dir()
+    assert POLICY.is_dir() and REWARD_MODEL.is_dir()
     assert main(["plan", name, "--rows", "100"]) == 0
     assert str(len(recipe.rewards())) == {"tiny": "1", "tiny_mixture": "3"}[name]
 

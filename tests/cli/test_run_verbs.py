@@ -30,13 +30,13 @@ def test_report_is_written_beside_the_record_or_where_one_says(run, capsys, tmp_
     assert (tmp_path / "new" / "two.html").exists()
 
 
-@pytest.mark.parametrize("verb", ["report", "watch", "doctor", "rescore"])
+@pytest.mark.parametrize("verb", ["report", "watch", "doctor", "rescore", "export"])
 def test_no_record_is_status_2_and_says_where_it_looked(verb, tmp_path, capsys):
     assert main([verb, str(tmp_path)]) == 2
     assert f"covey {verb}: No run record at {tmp_path}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["report", "watch", "doctor", "rescore"])
+@pytest.mark.parametrize("verb", ["report", "watch", "doctor", "rescore", "export"])
 def test_help_teaches_by_examples_and_says_the_exit_status(verb, capsys):
     with pytest.raises(SystemExit) as exit:
         main([verb, "--help"])

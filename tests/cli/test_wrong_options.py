@@ -11,6 +11,7 @@ CASES = {
     "quickstart --steps -3": "--steps is -3",
     "rescore . --steps 5:3": "--steps is '5:3'",
     "rescore . -o rows.txt": "rows.txt",
+    "export . --steps 5:3": "--steps is '5:3'",
     "check data.jsonl --reward SameAnswer --completions missing.jsonl": "missing.jsonl: there is no such file",
     "eval bundled countdown --reward SameAnswer --temperature 0": "--greedy",
     "train tiny --max_steps 3": "--set NAME=VALUE",

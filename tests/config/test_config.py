@@ -16,6 +16,7 @@ from covey.config.choices import LOSS_TYPES, OTHER_SETTINGS
 from covey.errors import ConfigError, CoveyWarning
 from covey.sample.sampling import generation_options
 from covey.types import LossType
+from covey.update.reduction import Reduction, Totals, row_weights
 
 
 def settings(**given):
@@ -166,7 +167,8 @@ OWN = dict(max_completion_length=8, temperature=1.0, top_p=1.0, top_k=0, min_p=N
         (dict(temperature=0.5), ["temperature=0.5", "temperature=1.0", "one place"]),
         (dict(max_new_tokens=9), ["max_new_tokens=9", "max_completion_length=8"]),
         (dict(do_sample=False), ["do_sample", "GRPO decides"]),
-        (dict(num_beams=4), ["num_beams"]),
+        (dict(num_beams=4), ["num_beams=4", "drawn from the policy"]),
+        (dict(length_penalty=-0.1), ["length_penalty", "acts on beams"]),
         (dict(min_new_token=3), ["'min_new_token'", "min_new_tokens"]),
     ],
 )
@@ -174,6 +176,26 @@ def test_conflicts_in_generation_kwargs_are_reported(given, words):
     with pytest.raises(ConfigError) as error:
         generation_options(given, OWN)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize(
+    "loss_type", [name for name, spec in LOSS_TYPES.items() if "importance_sampling_level" in spec.options]
+)
+def test_one_ratio_per_completion_is_told_of_where_completions_weigh_by_their_length(loss_type):
+    lengths, everything = [2, 6], [True, True]
+    totals = Totals.of(lengths, everything, "pp")
+    weights = row_weights(Reduction(LOSS_TYPES[loss_type].reduction, 8), lengths, everything, "pp", totals)
+    by_length = weights[0] * 2 != pytest.approx(weights[1] * 6)
+    for level in ("token", "sequence", "sequence_token"):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            settings(
+                loss_type=loss_type,
+                importance_sampling_level=level,
+                epsilon_high=0.3 if loss_type == "cispo" else None,
+            )
+        is_told = any("weighs by its length" in str(w.message) for w in told)
+        assert is_told == (by_length and level != "token"), level
 
 
 def test_generation_kwargs_are_read():

@@ -7,7 +7,8 @@ import pytest
 
 from covey import GRPOConfig, ModelConfig
 from covey.config import ALIASES
-from covey.config.elsewhere import CHOOSERS, NO_EFFECT, REFUSED, EngineSettings
+from covey.config.elsewhere import NO_EFFECT, REFUSED
+from covey.config.engine_settings import CHOOSERS, EngineSettings
 from covey.config.retired import INSIDE, RENAMED, RetiredSettings
 from covey.config.sampling_names import OTHER_NAMES
 from covey.config.validation import kinds_of, options
@@ -40,6 +41,7 @@ OTHERS = {
 @pytest.fixture(autouse=True)
 def on_any_machine(monkeypatch):
     monkeypatch.setattr("covey.config.packages.has_package", lambda name: False)
+    monkeypatch.setattr("covey.config.hardware.has_package", lambda name: False)
 
 
 def made(**given):
@@ -58,7 +60,15 @@ def test_every_name_of_the_field_is_a_setting(cls, name):
     of(**{name: default})
 
 
-@pytest.mark.parametrize("field", dataclasses.fields(EngineSettings), ids=lambda f: f.name)
+ASKS_FOR_A_SERVER = ("vllm_mode", "vllm_server_base_url")
+OF_OTHERS = [
+    f
+    for f in dataclasses.fields(EngineSettings)
+    if f.name.startswith(("use_", "vllm_", "transformers_", "cache_")) and f.name not in ASKS_FOR_A_SERVER
+]
+
+
+@pytest.mark.parametrize("field", OF_OTHERS, ids=lambda f: f.name)
 def test_all_settings_of_an_engine_fall_back_with_it_under_one_warning(field):
     chooser = next((c for c in CHOOSERS if field.name.startswith(c.removeprefix("use_"))), field.name)
     value = {bool: True, int: 3, float: 0.5, str: "word"}.get(

@@ -54,6 +54,7 @@ def bonus_numbers(given):
 
 CISPO = {"loss_type": "cispo", "epsilon_high": 0.9}
 ADAPTIVE = {"use_adaptive_entropy": True}
+M2 = {"importance_sampling_mode": "token_m2"}
 
 # setting: what else is set, another value, and which numbers it changes
 CASES = {
@@ -89,6 +90,7 @@ CASES = {
     "importance_sampling_mode": ({}, "sequence_truncate", update_numbers),
     "importance_sampling_cap": ({}, 1.01, update_numbers),
     "importance_sampling_floor": ({}, 0.99, update_numbers),
+    "importance_sampling_m2": (M2, 1e-4, update_numbers),
     "off_policy_mask_threshold": ({}, 0.05, update_numbers),
     "mask_truncated_completions": ({}, True, update_numbers),
     "truncated_in_denominator": (
@@ -179,8 +181,11 @@ INEFFECTIVE = [
     ({"use_bias_correction_kl": False, "beta": 0.1, "kl_in_reward": True}, "kl_in_reward"),
     ({"sync_ref_model": True}, "beta=0"),
     ({"ref_model_sync_steps": 3, "beta": 0.1}, "without sync_ref_model"),
+    ({"turn_discount": 0.5}, "without credit_assignment='turn'"),
     ({"dynamic_sampling_rounds": 5}, "without dynamic_sampling"),
-    ({"dynamic_sampling_rewards": ("a",)}, "without dynamic_sampling"),
+    ({"dynamic_sampling_rewards": ("a",)}, "without dynamic_sampling or group_allocation='grow'"),
+    ({"group_allocation_first": 2}, "without group_allocation='grow'"),
+    ({"group_allocation_success": 0.5}, "without group_allocation='grow'"),
     ({"ref_model_mixup_alpha": 0.1, "beta": 0.1}, "without sync_ref_model"),
     ({"entropy_target": 0.3}, "without use_adaptive_entropy"),
     ({"entropy_coef_delta": 0.3, "entropy_coef": 0.1}, "without use_adaptive_entropy"),
@@ -198,6 +203,10 @@ INEFFECTIVE = [
         {"importance_sampling_correction": False, "importance_sampling_floor": 0.3},
         "without importance_sampling_correction",
     ),
+    ({"importance_sampling_m2": 0.1}, "without importance_sampling_mode='token_m2'"),
+    ({"curriculum_from": "runs/first"}, "without curriculum"),
+    ({"curriculum_floor": 0.5}, "without curriculum"),
+    ({"curriculum_half_life": 5.0}, "without curriculum"),
 ]
 
 
@@ -220,7 +229,7 @@ OTHER_VALUE = {
     "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 2.0, "vespo_k_pos": 1.0, "vespo_lambda_pos": 1.0, "vespo_k_neg": 1.0,
     "vespo_lambda_neg": 1.0, "dppo_kl_coef": 0.1, "covariance_share": 0.5, "covariance_low": 0.5, "covariance_high": 6.0,
     "kl_cov_coef": 3.0, "importance_sampling_correction": False, "importance_sampling_mode": "token_mask",
-    "importance_sampling_cap": 3.0, "importance_sampling_floor": 0.5,
+    "importance_sampling_cap": 3.0, "importance_sampling_floor": 0.5, "importance_sampling_m2": 1e-4,
 }  # fmt: skip
 
 
@@ -229,7 +238,7 @@ def test_each_loss_takes_its_settings_and_refuses_the_others(loss_type):
     assert set(OTHER_VALUE) == LOSS_SETTINGS
     base = {"loss_type": loss_type, **BASES.get(loss_type, {})}
     for name, value in OTHER_VALUE.items():
-        given = {**base, name: value}
+        given = {**base, **BESIDE.get(name, {}), name: value}
         if name in LOSS_TYPES[loss_type].settings:
             assert getattr(settings(**given), name) == value
         else:
@@ -239,6 +248,8 @@ def test_each_loss_takes_its_settings_and_refuses_the_others(loss_type):
                 settings(**given)
 
 
+BESIDE = {"importance_sampling_m2": M2}
+"""By setting: what it does not act without, beside the loss."""
 BASES = {
     "cispo": {"epsilon_high": 0.9, "cispo_bound": "relative"},
     "clip_cov": {"covariance_share": 0.3, "covariance_low": 0.01},
@@ -260,9 +271,11 @@ def test_the_settings_of_a_loss_reach_its_numbers(loss_type):
     for name in LOSS_TYPES[loss_type].settings:
         changed = {
             **base,
+            **BESIDE.get(name, {}),
             name: STRONG_VALUE.get((loss_type, name), STRONG_VALUE.get(name, OTHER_VALUE[name])),
         }
-        assert update_numbers(changed) != pytest.approx(update_numbers(base), rel=1e-6, abs=1e-9), name
+        beside = {**base, **BESIDE.get(name, {})}
+        assert update_numbers(changed) != pytest.approx(update_numbers(beside), rel=1e-6, abs=1e-9), name
 
 
 def test_luspo_may_say_that_its_ratio_is_that_of_the_sequence():
@@ -280,6 +293,8 @@ def test_luspo_may_say_that_its_ratio_is_that_of_the_sequence():
         ({"importance_sampling_mode": "token_clip"}, ["importance_sampling_mode"]),
         ({"importance_sampling_cap": 0.5}, ["importance_sampling_cap is 0.5", "must lie between"]),
         ({"importance_sampling_floor": 1.5}, ["importance_sampling_floor 1.5"]),
+        ({**M2, "importance_sampling_m2": 0.0}, ["importance_sampling_m2 is 0.0", "above 0"]),
+        ({**M2, "importance_sampling_m2": -1.0}, ["importance_sampling_m2 is -1.0", "above 0"]),
         ({"off_policy_mask_threshold": -0.5}, ["off_policy_mask_threshold is -0.5"]),
         ({"kl_estimator": "k4", "beta": 0.1}, ["kl_estimator", "'k3'"]),
         ({"top_entropy_quantile": 0.0}, ["top_entropy_quantile is 0", "none would be left"]),

@@ -20,10 +20,14 @@ from covey.errors import ConfigError, CoveyWarning
 RETIRED = {f.name for f in dataclasses.fields(RetiredSettings)}
 NEEDS_MORE = {
     "deepspeed": "a package", "fsdp": "a launcher", "fsdp_config": "a launcher", "tf32": "a GPU", "torch_compile_backend": "a compiler",
-    "parallelism_config": "an object of accelerate", "max_tool_calling_iterations": "not there yet",
-    "log_completions_hub_repo": "not there yet", "report_to": "a package", "dataloader_prefetch_factor": "workers",
+    "parallelism_config": "an object of accelerate",
+    "turn_discount": "turn credit", "group_allocation": "scale_rewards", "log_completions_hub_repo": "not there yet", "report_to": "a package", "dataloader_prefetch_factor": "workers",
     "load_best_model_at_end": "evaluation", "lr_scheduler_type": "evaluation", "bf16": "a GPU", "fp16": "a GPU",
-    "dataloader_multiprocessing_context": "workers", "ddp_backend": "processes",
+    "dataloader_multiprocessing_context": "workers", "ddp_backend": "processes", "engine": "vLLM", "engine_urls": "another engine",
+    "engine_timeout": "another engine", "engine_python": "another engine", "engine_args": "another engine", "use_vllm": "vLLM",
+    "engine_restarts": "another engine", "engine_canary": "another engine", "weight_sync": "another engine",
+    "weights_folder": "another engine", "async_in_flight": "async_lag", "max_staleness": "async_in_flight",
+    "allow_image_urls": "not there yet", "freeze_projector": "freeze_vision_tower",
 }  # fmt: skip
 """Settings of which another value needs what this test does not have."""
 
@@ -116,7 +120,10 @@ def test_a_default_and_another_value_come_back_from_a_command_line(cls, field, k
 def test_a_switch_needs_no_value(name, monkeypatch):
     monkeypatch.setattr("covey.config.resolving.computes_bf16", lambda on_cpu: True)
     monkeypatch.setattr("covey.config.consistency.check_no_effect", lambda config: None)
-    needs = {"load_best_model_at_end": ["--eval_strategy", "epoch", "--save_strategy", "epoch"]}.get(name, [])
+    evaluates = ["--eval_strategy", "epoch", "--save_strategy", "epoch"]
+    servers = ["--async_lag", "1", "--engine", "covey", "--engine_urls", "http://n2:8000"]
+    needs = {"load_best_model_at_end": evaluates, "async_in_flight": servers}
+    needs = {**needs, "freeze_projector": ["--freeze_vision_tower"]}.get(name, [])
     if name in ("fp16", "tf32", "full_determinism", "push_to_hub", "bf16_full_eval", "torch_compile"):
         return
     parse(GRPOConfig, f"--{name}", *needs)

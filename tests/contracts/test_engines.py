@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from covey.sample.native.engine import NativeEngine
 from covey.sample.sampling import Sampling
 from covey.types import Completion, Group, Prompt
 from tests.sample.native.books import checked_books as checked_books
+from tests.sample.remote.serving import ServedEngine
+from tests.sample.remote.serving import ended as ended
 from tests.tiny import EOS, KINDS, PAD, STOP, VOCABULARY, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -31,12 +34,14 @@ def decode(ids: Sequence[int]) -> str:
     return decode_text(TOKENIZER, ids, frozenset({PAD, EOS, STOP}))
 
 
-ENGINES: dict[str, Callable[..., NativeEngine]] = {
+ENGINES: dict[str, Callable[..., Any]] = {
     "general": lambda **options: NativeEngine(decode, path="general", **options),
     "fast": lambda **options: NativeEngine(decode, **options),
     "fast, prompts copied, policy's own weights": lambda **options: NativeEngine(
         decode, shares_prompts=False, in_place=True, **options
     ),
+    "served": lambda **options: ServedEngine(decode, TOKENIZER, **options),
+    "served by two": lambda **options: ServedEngine(decode, TOKENIZER, 2, **options),
 }
 """The fast path in the two forms that it takes by default: on a CPU, and on an accelerator."""
 
@@ -237,6 +242,16 @@ def test_completions_do_not_depend_on_the_size_of_the_group(make):
     assert ids_of(sampled(engine, PROMPTS, 1)) == [group[:1] for group in few]
 
 
+def test_a_group_that_is_sampled_in_parts_is_the_same_group(make):
+    """Also where each of its later completions is asked for by itself: completion n is completion n."""
+    engine = fresh(make, model_of())
+    whole = ids_of(sampled(engine, PROMPTS, 5))
+    later = [replace(p, first=2) for p in PROMPTS]
+    assert ids_of(sampled(engine, later, 3)) == [group[2:] for group in whole]
+    singly = [replace(p, first=n) for p in PROMPTS for n in (4, 2, 3)]
+    assert ids_of(sampled(engine, singly, 1)) == [[group[n]] for group in whole for n in (4, 2, 3)]
+
+
 @pytest.mark.parametrize(
     "limits", [{"memory": 1}, {"memory": 40_000}, {"max_sequences": 1}, {"max_sequences": 5}]
 )
@@ -363,6 +378,12 @@ def test_another_policy_can_be_loaded(make):
     engine = fresh(make, model_of("qwen2"))
     sampled(engine, PROMPTS)
     other = model_of("llama", num_hidden_layers=3)
+    if isinstance(engine, ServedEngine):  # a server has the architecture that it was started with
+        with pytest.raises(
+            EngineError, match=r"refused.*has weights that the policy has not: model\.layers\.2\."
+        ):
+            engine.load(other)
+        return
     engine.load(other)
     assert_plain_logprobs(other, sampled(engine, PROMPTS))
 
@@ -417,6 +438,8 @@ GREEDY_OPTIONS = [
 @pytest.mark.parametrize("options", GREEDY_OPTIONS, ids=str)
 def test_greedy_equals_transformers_generate(make, kind, options):
     """With an argmax the options must do exactly what transformers' logits processors do."""
+    if make is ENGINES["served by two"] and kind != "qwen2":
+        pytest.skip("one server has shown it")
     model = model_of(kind, scale=2.0)
     stop_ids = (EOS, 30, 31, 32)
     settings = Sampling(max_new_tokens=24, stop_ids=stop_ids, greedy=True, **options)

@@ -9,6 +9,10 @@ import pytest
 
 from tests.families import FAMILIES
 
+pytest.importorskip("torchvision", reason="pictures need the extra `vision`")
+
+from tests.vision.tiny_eyes import EYES
+
 ROOT = Path(__file__).parents[2]
 SOME = ("bert", "gpt2", "gpt_oss", "lfm2", "llama", "mamba")
 """Families that are always tried; the others where slow tests are asked for."""
@@ -23,9 +27,19 @@ def tool():
     return module
 
 
+def test_a_row_with_pictures_is_what_comes_out():
+    """Two of them always: one that is fast and packed, one that is neither."""
+    table = tool()
+    assert set(table.table(sees=True)) == set(EYES)
+    for kind in ("qwen2_5_vl", "qwen3_5"):
+        name, sampler, update, gap = table.outcome(kind, sees=True)
+        assert [name, sampler, update] == table.table(sees=True)[kind][:3] and float(gap) < 1e-4
+
+
 def test_no_row_is_our_fault_and_all_gaps_are_small():
-    rows = tool().table()
+    rows, seen = tool().table(), tool().table(sees=True)
     assert set(SOME) <= set(rows) <= set(FAMILIES)
+    assert all(float(cells[3]) < 1e-4 for cells in seen.values())
     assert [family for family, cells in rows.items() if "FAULT" in cells[1] or "no weight" in cells[3]] == []
     gaps = {family: float(cells[3]) for family, cells in rows.items() if cells[3]}
     assert gaps and max(gaps.values()) < 1e-4, max(gaps, key=gaps.get)

@@ -37,14 +37,8 @@ def batch(prompt_tokens=20, completion_tokens=40, group=4):
     return micro_batch([Sample(prompt, c, 1.0, 0) for c in completions], range(group), [1.0] * group)
 
 
-def kept_bytes(layers, is_checkpointed=False, lowered=False, **sizes):
-    """What the forward pass keeps for the backward pass, without the weights and their casts."""
-    model = tiny_model("qwen2", num_hidden_layers=layers, **sizes).train()
-    if is_checkpointed:
-        switch = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-        switch()
-    forward = Forward(model)
-    forward.is_due = False
+def bytes_kept_by(model, work, lowered):
+    """What work on a model keeps for the backward pass, without the weights and their casts."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     shapes = {p.shape for p in model.parameters()} | {p.t().shape for p in model.parameters() if p.ndim == 2}
     kept = {}
@@ -57,8 +51,19 @@ def kept_bytes(layers, is_checkpointed=False, lowered=False, **sizes):
 
     precision = torch.autocast("cpu", dtype=torch.bfloat16) if lowered else nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), precision:
-        forward(model, batch())
+        work()
     return sum(size for size, _ in kept.values())
+
+
+def kept_bytes(layers, is_checkpointed=False, lowered=False, **sizes):
+    """What the forward pass of an update keeps for the backward pass."""
+    model = tiny_model("qwen2", num_hidden_layers=layers, **sizes).train()
+    if is_checkpointed:
+        switch = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        switch()
+    forward = Forward(model)
+    forward.is_due = False
+    return bytes_kept_by(model, lambda: forward(model, batch()), lowered)
 
 
 @pytest.mark.parametrize("lowered", [False, True])

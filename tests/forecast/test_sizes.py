@@ -3,6 +3,7 @@
 import pytest
 
 from covey.errors import CoveyWarning, LoadingError
+from covey.forecast.memory import phases
 from covey.forecast.sizes import demand_of, prompt_lengths, sizes_of
 from covey.models.adapters import with_adapter
 from covey.models.loading import load_policy
@@ -50,12 +51,43 @@ def test_four_bits_are_counted_where_bitsandbytes_puts_them(policy):
     )  # one float32 per 64 weights (arXiv:2305.14314, 3)
 
 
+def test_what_servers_sample_takes_no_memory_here(policy):
+    asked = recipe(policy, engine="covey", engine_urls="http://n2:8000")
+    demand = demand_of(asked, asked.plan(100), 17)
+    assert not phases(sizes_of(asked), demand)["sample"]
+    here = recipe(policy)
+    assert "keys and values" in phases(sizes_of(here), demand_of(here, here.plan(100), 17))["sample"]
+
+
 def test_demands_follow_the_settings(policy):
     asked = recipe(policy, beta=0.1, optim="sgd", gradient_checkpointing=False, gradient_accumulation_steps=3)
     found = demand_of(asked, asked.plan(100), 17)
     assert (found.completions, found.group, found.sampled, found.prompt_tokens) == (8, 4, 24, 17)
     assert found.has_reference and found.optimizer_bytes == 0 and not found.is_checkpointed and found.is_cpu
     assert demand_of(recipe(policy), asked.plan(100), 17).optimizer_bytes == 8
+
+
+@pytest.mark.parametrize("model", [LORA | {"dtype": "bfloat16"}, {"dtype": "bfloat16"}, LORA, {}])
+def test_what_is_trained_has_the_precision_that_it_will_be_loaded_with(policy, model):
+    from covey.config import get_peft_config
+
+    asked = recipe(policy, model)
+    loaded = load_policy(asked.model_config)
+    if "use_peft" in model:
+        loaded = with_adapter(loaded, get_peft_config(asked.model_config), seed=0)
+    demand = demand_of(asked, asked.plan(100), 17)
+    sizes = {
+        w: {p.element_size() for p in loaded.parameters() if p.requires_grad == w} for w in (True, False)
+    }
+    assert sizes[True] == {demand.trained_bytes} and sizes[False] <= {demand.weight_bytes}
+    assert demand.optimizer_bytes == 2 * demand.trained_bytes
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_optimizer_of_a_run_for_a_gpu_is_the_one_that_is_asked_for(policy):
+    """Also where its package is missing here."""
+    asked = recipe(policy, {"dtype": "bfloat16"}, optim="adamw_8bit", bf16=True, use_cpu=False)
+    assert demand_of(asked, asked.plan(100), 17).optimizer_bytes == 2
 
 
 def test_limits_and_offloading_are_demands(policy):

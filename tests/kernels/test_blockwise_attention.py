@@ -11,6 +11,11 @@ SECTIONS = {
     "one group": (PackedSection(0, 5, (4, 4, 4)),),
     "ragged, one of them empty": (PackedSection(0, 3, (1, 0, 7)), PackedSection(11, 6, (2, 5))),
     "a prompt alone": (PackedSection(0, 9, ()),),
+    "spans seen both ways": (
+        PackedSection(0, 9, (2, 3), ((1, 5), (5, 8))),
+        PackedSection(14, 4, (3, 0), ((0, 4),)),
+        PackedSection(21, 3, (2,)),
+    ),
 }
 
 
@@ -23,6 +28,8 @@ def visible(sections):
         for i, mine in enumerate(owner):
             for j in range(i + 1):
                 sees[s.start + i, s.start + j] = owner[j] in (0, mine)
+        for first, stop in s.spans:
+            sees[s.start + first : s.start + stop, s.start + first : s.start + stop] = True
     return sees
 
 

@@ -146,3 +146,21 @@ def test_totals_add_up():
     left, right = Totals.of([1, 3], [True, True], [0, 0]), Totals.of([4, 2], [True, False], [0, 1])
     assert left + right == Totals(8, 4, 2, {0: 8, 1: 0})
     assert sum([left, right], Totals()) == left + right
+
+
+@pytest.mark.parametrize("truncated", ["sequences", "tokens_and_sequences", "none"])
+@pytest.mark.parametrize("name", [*GLOBAL, "bnpo"])
+def test_a_share_counts_like_so_many_copies(name, truncated):
+    lengths, in_loss, copies = [1, 3, 4, 2], [True, True, False, True], [2, 1, 3, 1]
+    reduction = Reduction(name, 8, truncated)
+
+    def weights(rows, shares=None):
+        counts = [lengths[i] for i in rows], [in_loss[i] for i in rows], [PROMPTS[i] for i in rows]
+        totals = Totals.of(*counts, truncated, None, shares)
+        return row_weights(reduction, *counts, totals, None, shares)
+
+    repeated = [i for i in range(4) for _ in range(copies[i])]
+    by_copies = dict.fromkeys(range(4), 0.0)
+    for i, weight in zip(repeated, weights(repeated), strict=True):
+        by_copies[i] += weight
+    assert weights(range(4), copies) == pytest.approx(list(by_copies.values()), abs=1e-15)

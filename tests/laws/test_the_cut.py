@@ -47,6 +47,8 @@ TERMS = {
     "top entropy": {"top_entropy_quantile": 0.4},
     "off policy": {"off_policy_mask_threshold": 0.05},
     "sequence weights": {"importance_sampling_mode": "sequence_truncate", "importance_sampling_cap": 1.05},
+    "geometric weights": {"importance_sampling_mode": "geometric_truncate", "importance_sampling_cap": 1.02},
+    "second moment": {"importance_sampling_mode": "token_m2", "importance_sampling_m2": 0.002},
     "masked": {"mask_truncated_completions": True},
     "counted": {"mask_truncated_completions": True, "truncated_in_denominator": "tokens_and_sequences"},
     "not counted": {"mask_truncated_completions": True, "truncated_in_denominator": "none"},
@@ -57,6 +59,8 @@ TERMS = {
         "off_policy_mask_threshold": 0.05,
     },
 }
+WEIGHTED = ("sequence weights", "geometric weights", "second moment")
+"""Terms that losses which compare with the sampler themselves do not take."""
 
 
 def test_every_objective_is_here():
@@ -83,7 +87,7 @@ def combined(objective, terms):
     """Both sets of settings; None where they do not go together."""
     both = OBJECTIVES[objective] | TERMS[terms]
     corrected = LOSS_TYPES[both["loss_type"]].is_corrected
-    return None if terms == "sequence weights" and not corrected else settings(**both)
+    return None if terms in WEIGHTED and not corrected else settings(**both)
 
 
 GRID = [(o, t) for o in OBJECTIVES for t in TERMS if combined(o, t) is not None]

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from transformers import Qwen2Config
+from transformers import Qwen2_5_VLConfig, Qwen2Config
 
 from covey.cli import main
 from covey.forecast.fitting import fit
@@ -24,7 +24,15 @@ SIZES = {
         "num_attention_heads": 16,
     },
 }
-"""Qwen2.5 by size, as its configs say."""
+"""Qwen2.5 by size, as its configs say; the text of Qwen2.5-VL is the same."""
+TOWER = {
+    "depth": 32,
+    "hidden_size": 1280,
+    "intermediate_size": 3420,
+    "num_heads": 16,
+    "out_hidden_size": 2048,
+}
+"""Of Qwen2.5-VL-3B."""
 
 GPU = {
     name: int(found[1])
@@ -37,15 +45,27 @@ def without_weights(folder, name, *changes):
     """The recipe, with its model's config in a folder that has no weights."""
     given = str(Recipe.load(name).model_settings["model_name_or_path"])
     [size] = [size for size in SIZES if f"-{size}-" in given]
-    config = Qwen2Config(
-        **SIZES[size], num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True, dtype="bfloat16"
-    )
+    text = {**SIZES[size], "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True}
+    if "-VL-" in given:
+        config = Qwen2_5_VLConfig(
+            text_config=text, vision_config=TOWER, tie_word_embeddings=True, dtype="bfloat16"
+        )
+    else:
+        config = Qwen2Config(**text, dtype="bfloat16")
     config.save_pretrained(folder / "config")
     return [f"model.model_name_or_path={folder / 'config'}", f"output_dir={folder / 'out'}", *changes]
 
 
 def test_every_recipe_for_a_gpu_names_its_card():
-    assert set(GPU) == {"code_sandbox", "countdown", "math_lora_4bit", "mixture"}
+    assert set(GPU) == {
+        "charts_lora",
+        "code_sandbox",
+        "countdown",
+        "math_lora_4bit",
+        "mixture",
+        "python_tool",
+        "search_tool",
+    }
 
 
 @pytest.mark.filterwarnings("ignore")

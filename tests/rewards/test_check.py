@@ -232,8 +232,11 @@ def test_completions_of_a_file_find_their_rows(tmp_path):
 
 
 def test_sampled_completions():
-    def sample(prompts, count):
-        return [[f"<answer>{int(p[8]) + int(p[12])}</answer>" for _ in range(count)] for p in prompts]
+    def sample(rows, count):
+        return [
+            [f"<answer>{int(p[8]) + int(p[12])}</answer>" for _ in range(count)]
+            for p in (r["prompt"] for r in rows)
+        ]
 
     report = check_rewards(fine, ROWS, sample=sample, group_size=3)
     assert report.source == "model" and report.rewards["fine"].mean == 1.0

@@ -183,6 +183,12 @@ def state(step, total=100):
     return SimpleNamespace(global_step=step, max_steps=total)
 
 
+def test_a_gate_whose_name_two_rewards_have_is_refused():
+    twice = [reward(lambda completions: [1.0], name="same") for _ in range(2)]
+    with pytest.raises(RewardError, match=r"'third' requires 'same', and 2 rewards are called so"):
+        Mixture(*twice, reward(lambda completions: [1.0], name="third", requires="same"))
+
+
 def test_weights_by_task():
     mix = Mixture(reward(ones, weight={"a": 2.0, "*": 0.5}), reward(ones, name="only_a", weight={"a": 1.0}))
     table = mix.score(batch("xyz", task=["a", "b", None]))
@@ -441,6 +447,25 @@ def test_notes_of_parts_land_on_their_rows():
 
     table = Mixture(reward(f, tasks="a")).score(batch("xyz", task=["a", "b", "a"]))
     assert table.extras["said"] == ["X", None, "Z"] and table.metrics["calls"].value == 1.0
+
+
+def noting(what):
+    def f(completions, log_extra):
+        log_extra("length", [what * len(c) for c in completions])
+        return [1.0] * len(completions)
+
+    return f
+
+
+def test_a_column_that_two_rewards_note_is_kept_twice():
+    """Law: what one reward noted of a sample is never replaced by what another one noted."""
+    batch = RewardBatch(prompts=["p", "p"], completions=["x", "yy"], columns={"task": ["a", "b"]})
+    both = Mixture(reward(noting(1), name="first"), reward(noting(10), name="second")).score(batch)
+    assert both.extras == {"length": [1, 2], "second/length": [10, 20]}
+    assert both.metrics["length"].value == 1.5 and both.metrics["second/length"].value == 15
+    parted = [reward(noting(what), name=task, tasks=task) for what, task in ((1, "a"), (10, "b"))]
+    assert Mixture(*parted).score(batch).extras == {"length": [1, 20]}
+    assert Mixture(*parted).score(batch).metrics["length"].value == 10.5
 
 
 def test_metrics_per_reward_and_task():

@@ -87,6 +87,20 @@ def test_each_sample_of_each_reward_gets_objects_of_its_own(place):
     assert given.completion_ids == [[1, 2]] * 4
 
 
+def test_a_predicate_may_change_the_row_that_it_sees():
+    """Also where several rewards have the same one."""
+    given, seen, rows = batch(), [], []
+
+    def when(row):
+        rows.append(own(row))
+        spoil(row)
+        return True
+
+    Mixture(*(reward(spoils(seen), name=name, when=when) for name in ("first", "second"))).score(given)
+    assert seen == [ROW] * 8
+    assert rows == [{**{n: ROW[n] for n in given.columns}, "prompt": ROW["prompts"]}] * 8
+
+
 def test_siblings_share_nothing_in_a_process_either():
     def lengths(completions, tests):
         found = []

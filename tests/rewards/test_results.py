@@ -13,6 +13,7 @@ import torch
 
 from covey.errors import RewardError
 from covey.rewards import Failure, Mixture, RewardBatch, reward
+from covey.rewards.results import shown
 
 VALUES = [0.25, 1.0, -2.0]
 BATCH = RewardBatch(prompts=["p"] * 3, completions=["a", "b", "c"])
@@ -144,3 +145,7 @@ def test_what_holds_no_number_per_completion_is_refused(result):
 def test_numbers_beside_something_else_are_pointed_to_log_extra():
     with pytest.raises(RewardError, match=r"returned 2 values for 3 completions.*log_extra"):
         scored(([1.0] * 3, ["why"] * 3))
+
+
+def test_what_cannot_be_shown_is_named_by_its_type():
+    assert shown([10**5000]) == "list"

@@ -1,5 +1,7 @@
 """What a mixture remembers goes through a checkpoint: rewards with a state, cached scores, the breaker."""
 
+import threading
+
 import pytest
 
 from covey.errors import CoveyWarning, RewardError
@@ -63,6 +65,31 @@ def test_cached_scores_are_not_asked_for_again():
     values(first, "spy", "a", "b")
     second.load_state_dict(first.state_dict())
     assert values(second, "spy", "a", "b", "c") == [1.0, 1.0, 1.0] and spies[1].asked == 1
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_cached_scores_of_a_reward_that_has_changed_are_asked_for_again(is_lasting):
+    def mixture(gold):
+        held = [gold, None if is_lasting else threading.Lock()]  # with a lock it cannot be told apart
+        return Mixture(
+            reward(lambda completions: [float(held[0] in c) for c in completions], name="r", pure=True),
+            cache=True,
+        )
+
+    first = mixture("a")
+    assert values(first, "r", "a", "b") == [1.0, 0.0]
+    same, other = mixture("a"), mixture("b")
+    for resumed in (same, other):
+        resumed.load_state_dict(first.state_dict())
+    assert values(other, "r", "a", "b") == [0.0, 1.0]
+    found = same.score(batch("a", "b"))
+    assert found.metrics["rewards/r/cached_share"].value == (1.0 if is_lasting else 0.0)
+    old = {
+        **first.state_dict(),
+        "cache": {n: v for n, v in first.state_dict()["cache"].items() if n != "fingerprints"},
+    }
+    other.load_state_dict(old)
+    assert values(other, "r", "a", "b") == [0.0, 1.0], "a state of before, without fingerprints, is no proof"
 
 
 def test_the_breaker_remembers_failures():

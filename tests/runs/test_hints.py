@@ -44,15 +44,16 @@ class Case:
         accuracy: list[float] | None = None,
         steps: int = STORY.steps,
         evaluation_name: str = "accuracy",
+        tools: dict[str, Any] | None = None,
     ) -> None:
         self.metric, self.statistic = metric or {}, statistic or {}
         self.settings = settings_of(STORY) | (settings or {})
         self.model = {"weights_dtype": "float32", "weight_scale": 0.02} | (model or {})
         self.accuracy = ACCURACY if accuracy is None else accuracy
-        self.steps, self.evaluation_name = steps, evaluation_name
+        self.steps, self.evaluation_name, self.tools = steps, evaluation_name, tools or {}
 
     def watch(self) -> HintWatch:
-        watch = HintWatch(self.settings, WEIGHTS, self.model)
+        watch = HintWatch(self.settings, WEIGHTS, self.model, tools=self.tools)
         for step in range(1, self.steps + 1):
             found, statistics = HEALTHY[step - 1]
             found = found | {"loss": 0.01} | {n: _at(v, step) for n, v in self.metric.items()}
@@ -89,7 +90,52 @@ def reward_numbers(name: str, **numbers: Any) -> dict[str, Any]:
     return {f"rewards/{name}/{key}": value for key, value in numbers.items()}
 
 
+SEARCH = {"search": {"where": "inline"}}
+"""A tool as the head of the record has it."""
+
+
+def search_numbers(calls: Any = 1.7, **numbers: Any) -> dict[str, Any]:
+    return {"tools/search/calls": calls, "tools/call_frequency": calls} | {
+        f"tools/search/{key}": value for key, value in numbers.items()
+    }
+
+
+def slow_search(seconds: Any = 0.8, sampling: Any = 40.0, where: str = "inline", calls: Any = 1.7) -> Case:
+    """24 completions a round."""
+    numbers = search_numbers(calls, seconds=seconds) | {"time/sample": sampling}
+    return Case(numbers, statistic={"completions": 24}, tools={"search": {"where": where}})
+
+
+SERVERS = {"engine_urls": ["http://a:1", "http://b:2"]}
+
+
+def taking_turns(waiting: Any = 5.0, update: Any = 4.0, settings: Any = SERVERS, **numbers: Any) -> Case:
+    """A run with servers that sample while the trainer waits."""
+    return Case(
+        {"engine/wait_seconds": waiting, "time/update": update, "step_time": 10.0} | numbers,
+        settings=settings,
+    )
+
+
+def sync_numbers(seconds: float, step: float = 10.0) -> dict[str, Any]:
+    """Half of a sync is writing."""
+    parts = {"gather": 0.2 * seconds, "write": 0.5 * seconds, "load": 0.3 * seconds}
+    return {f"engine/sync/{part}": value for part, value in parts.items()} | {
+        "engine/sync_seconds": seconds,
+        "step_time": step,
+    }
+
+
 PROVOKED: dict[str, Case] = {
+    "the_picture_does_not_matter": Case({"vision/effect": 0.0}),
+    "tools_are_not_called": Case({"tools/no_call_share": late(0.95, 0.3, after=30)}),
+    "a_tool_stalls_the_sampler": slow_search(),
+    "calls_fail_in_one_way": Case({"tools/malformed_share": late(0.3, 0.0)} | search_numbers()),
+    "a_tool_fails": Case(search_numbers(failed_share=late(0.7, 0.1)), tools=SEARCH),
+    "limits_end_episodes": Case(
+        {"episodes/ended/turns": late(0.6, 0.1)}, settings={"max_tool_calling_iterations": 4}
+    ),
+    "episodes_fail": Case({"episodes/ended/failed": late(0.1, 0.0)}),
     "most_completions_are_cut_off": Case({"completions/clipped_ratio": late(0.95, 0.1)}),
     "completions_are_duplicates": Case(statistic={"duplicate_share": late(0.7, 0.0)}),
     "completions_are_empty": Case(statistic={"empty_share": late(0.8, 0.0)}),
@@ -100,6 +146,20 @@ PROVOKED: dict[str, Case] = {
         {"completions/mean_length": ramp(200, 20)}, accuracy=[0.5, 0.5, 0.49, 0.5, 0.51, 0.5]
     ),
     "sampler_and_trainer_disagree": Case({"sampling/logp_gap/mean": late(0.2, 1e-4)}),
+    "the_trainer_waits_for_samples": Case({"async/wait_sampler": late(4.0, 0.1), "step_time": 10.0}),
+    "the_sampler_waits_for_the_trainer": Case({"async/wait_trainer": late(6.0, 0.1), "step_time": 10.0}),
+    "servers_idle_during_the_update": taking_turns(),
+    "weights_are_capped": Case({"sampling/capped_share": late(0.2, 0.0)}),
+    "few_tokens_carry_the_step": Case({"sampling/ess": late(0.3, 1.0)}),
+    "servers_differ_in_speed": Case(
+        {"engine/tokens/0": 9000.0, "engine/tokens/1": late(4000.0, 9000.0)}, settings=SERVERS
+    ),
+    "a_server_draws_nothing": Case(
+        {"engine/tokens/0": 9000.0, "engine/tokens/1": late(0.0, 9000.0)}, settings=SERVERS
+    ),
+    "the_probe_gap_grows": Case({"engine/probe_gap": ramp(2e-3, 2e-2)}),
+    "requests_are_sent_again": Case({"engine/retries": late(3.0, 0.0)}),
+    "sending_weights_takes_long": Case(sync_numbers(4.0)),
     "no_group_has_spread": Case({"frac_reward_zero_std": late(1.0, 0.2)}),
     "reward_is_constant": Case(statistic=reward_numbers("accuracy", min=0.0, max=0.0, mean=0.0)),
     "reward_is_saturated": Case(
@@ -143,6 +203,26 @@ PROVOKED: dict[str, Case] = {
 }
 
 NEAR_MISSES: dict[str, list[Case]] = {
+    "the_picture_does_not_matter": [Case({"vision/effect": 2e-4}), Case()],
+    "tools_are_not_called": [
+        Case({"tools/no_call_share": lambda s: 0.5 if s % 19 == 0 else 0.99}),  # never 20 steps in a row
+        Case({"tools/no_call_share": 1.0}, steps=19),  # it may still find them
+    ],
+    "a_tool_stalls_the_sampler": [
+        slow_search(0.1),  # 4 of 40 s
+        slow_search(where="thread"), slow_search(where="loop"),
+        slow_search(0.001, 0.1),  # a share, but nothing that one would notice
+        slow_search(sampling=lambda s: 800.0 * (s % 4 == 0)),  # every fourth step samples, and 33 of 800 s are little
+    ],
+    "calls_fail_in_one_way": [
+        Case({"tools/malformed_share": 0.05} | search_numbers()),
+        Case({"tools/unknown_share": 0.5} | search_numbers(0.0)),  # a share of no calls is what it was before
+    ],
+    "a_tool_fails": [
+        Case(search_numbers(failed_share=0.3), tools=SEARCH), Case(search_numbers(0.0, failed_share=1.0), tools=SEARCH),
+    ],
+    "limits_end_episodes": [Case({"episodes/ended/turns": 0.2, "episodes/ended/length": 0.9, "episodes/ended/tool": 0.9})],
+    "episodes_fail": [Case({"episodes/ended/failed": 0.02})],
     "most_completions_are_cut_off": [Case({"completions/clipped_ratio": 0.4}), Case({"completions/clipped_ratio": lambda s: float(s == 30)})],
     "completions_are_duplicates": [Case(statistic={"duplicate_share": 0.3})],
     "completions_are_empty": [Case(statistic={"empty_share": 0.1})],
@@ -152,7 +232,37 @@ NEAR_MISSES: dict[str, list[Case]] = {
         Case({"completions/mean_length": ramp(80, 300), "reward": ramp(0.1, 1.0)}, accuracy=[]),
     ],
     "length_collapses": [Case({"completions/mean_length": ramp(200, 20)}), Case({"completions/mean_length": ramp(200, 150)}, accuracy=[0.5] * 6)],
-    "sampler_and_trainer_disagree": [Case({"sampling/logp_gap/mean": 0.012, "sampling/logp_gap/max": 2.0})],
+    "sampler_and_trainer_disagree": [
+        Case({"sampling/logp_gap/mean": 0.012, "sampling/logp_gap/max": 2.0}),
+        Case({"sampling/logp_gap/mean": 0.2, "async/lag": 1.0}),  # samples of an older policy
+    ],
+    "the_trainer_waits_for_samples": [
+        Case({"async/wait_sampler": 2.0, "step_time": 10.0}), Case({"async/wait_sampler": 0.05, "step_time": 0.06}),
+        Case({"async/wait_sampler": late(9.0, 0.1, after=55), "step_time": 20.0}),  # a few steps, such as an evaluation
+    ],
+    "the_sampler_waits_for_the_trainer": [
+        Case({"async/wait_trainer": 4.0, "step_time": 10.0}), Case({"async/wait_trainer": 0.05, "step_time": 0.06}),
+    ],
+    "servers_idle_during_the_update": [
+        taking_turns(update=1.0), taking_turns(waiting=1.0),
+        taking_turns(**{"async/lag": 1.0}),  # it does both at once already
+        taking_turns(settings={"engine_urls": None}),  # a server on the trainer's own device cannot
+        Case({"time/update": 4.0, "step_time": 10.0}),
+    ],
+    "weights_are_capped": [Case({"sampling/capped_share": 0.05}), Case({"sampling/capped_share": lambda s: 0.3 * (s % 5 == 0)})],
+    "few_tokens_carry_the_step": [Case({"sampling/ess": 0.6}), Case({"sampling/ess": lambda s: 1.0 - 0.9 * (s == 30)})],
+    "servers_differ_in_speed": [
+        Case({"engine/tokens/0": 9000.0, "engine/tokens/1": 6000.0}), Case({"engine/tokens/0": 9000.0}),
+    ],
+    "a_server_draws_nothing": [
+        Case({"engine/tokens/0": 9000.0, "engine/tokens/1": lambda s: 9000.0 * (s % 3 == 0)}),  # it comes back
+        Case({"engine/tokens/0": 0.0, "engine/tokens/1": 0.0}), Case({"engine/tokens/0": 9000.0}),
+    ],
+    "the_probe_gap_grows": [
+        Case({"engine/probe_gap": ramp(2e-2, 4e-2)}), Case({"engine/probe_gap": ramp(1e-6, 4e-4)}),  # float32 and rounding
+    ],
+    "requests_are_sent_again": [Case({"engine/retries": lambda s: float(s % 4 == 0)}), Case({"engine/lost": lambda s: float(s == 30)})],
+    "sending_weights_takes_long": [Case(sync_numbers(2.0)), Case(sync_numbers(0.3, 0.4))],
     "no_group_has_spread": [Case({"frac_reward_zero_std": 0.7}), Case({"frac_reward_zero_std": lambda s: float(s % 4 > 0)})],
     "reward_is_constant": [Case(statistic=reward_numbers("accuracy", min=0.0, max=lambda s: float(s == 5)))],
     "reward_is_saturated": [
@@ -181,6 +291,7 @@ NEAR_MISSES: dict[str, list[Case]] = {
         Case({"clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),
         Case({"ratio/mean": 1.00001, "clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),
         Case({"ratio/mean": 1.2}, settings={"num_iterations": 2}),
+        Case({"ratio/mean": 0.0, "clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),  # no token in any loss
     ],
     "clipping_never_acts": [
         Case({"clip_ratio/region_mean": 0.0}, settings={"num_iterations": 1}),  # on policy it never acts, rightly
@@ -229,6 +340,86 @@ def test_the_rule_finds_what_it_is_for(name):
 def test_the_rule_is_silent_where_it_is_close(name):
     for case in NEAR_MISSES[name]:
         assert name not in case.found()
+
+
+def test_advice_on_uneven_weights_depends_on_the_age_of_samples():
+    for lag, word in ((0.0, "servers"), (2.0, "async_lag")):
+        for name, numbers in (
+            ("few_tokens_carry_the_step", {"sampling/ess": 0.3}),
+            ("weights_are_capped", {"sampling/capped_share": 0.3}),
+        ):
+            (hint,) = [h for h in Case(numbers | {"async/lag": lag}).watch().hints if h.rule == name]
+            assert word in hint.advice[0], (name, lag)
+
+
+def test_a_slow_server_is_named_and_so_is_the_longest_part_of_a_sync():
+    (hint,) = [
+        h for h in PROVOKED["servers_differ_in_speed"].watch().hints if h.rule == "servers_differ_in_speed"
+    ]
+    assert "Server 1 (http://b:2) drew 4,000 tokens a round, server 0 9,000" in hint.evidence
+    (hint,) = [
+        h
+        for h in PROVOKED["sending_weights_takes_long"].watch().hints
+        if h.rule == "sending_weights_takes_long"
+    ]
+    assert "4.0 s of the 10 s of a step" in hint.evidence and "write 2.0 s" in hint.evidence
+    assert hint.advice[0].startswith("Writing takes the longest")
+
+
+def test_a_server_that_is_gone_is_named_and_is_not_called_slow():
+    said = {h.rule: h for h in PROVOKED["a_server_draws_nothing"].watch().hints}
+    assert "Server 1 (http://b:2): no token in the last 3 steps" in said["a_server_draws_nothing"].evidence
+    gone = Case({"engine/tokens/0": 9000.0, "engine/tokens/1": 0.0}, settings=SERVERS).watch().hints
+    assert [h.rule for h in gone if "server" in h.rule] == ["a_server_draws_nothing"]
+
+
+def test_overlap_that_is_promised_is_the_shorter_of_the_two():
+    (hint,) = [h for h in taking_turns().watch().hints if h.rule == "servers_idle_during_the_update"]
+    assert "up to 4.0 s a step less" in hint.advice[0]
+
+
+def test_a_tool_that_stalls_the_sampler_is_told_with_its_numbers():
+    (hint,) = [h for h in slow_search().watch().hints if h.rule == "a_tool_stalls_the_sampler"]
+    assert hint.title == "The sampler waits for search." and hint.severity == "warning"
+    assert hint.evidence == "It takes 0.8 s a call, 40.8 calls a round: 33 s of the 40 s that sampling takes."
+    assert "@tool(where='thread')" in hint.advice[0]
+
+
+def test_steps_that_sample_nothing_do_not_make_sampling_look_short():
+    # Every fourth step samples, for 40 s.
+    case = slow_search(sampling=lambda s: 40.0 * (s % 4 == 0))
+    (hint,) = [h for h in case.watch().hints if h.rule == "a_tool_stalls_the_sampler"]
+    assert "33 s of the 40 s" in hint.evidence
+
+
+def test_each_way_to_fail_and_each_limit_is_a_hint_of_its_own():
+    shares = {f"tools/{name}_share": 0.2 for name in ("malformed", "unknown", "timeout")}
+    ended = {"episodes/ended/turns": 0.5, "episodes/ended/deadline": 0.5}
+    hints = Case(shares | ended | search_numbers()).watch().hints
+    assert {h.subject for h in hints if h.rule == "calls_fail_in_one_way"} == {
+        "malformed",
+        "unknown",
+        "timeout",
+    }
+    assert {h.subject for h in hints if h.rule == "limits_end_episodes"} == {"turns", "deadline"}
+
+
+def test_episodes_that_end_by_other_limits_are_not_told_to_be_longer():
+    ended = {"completions/clipped_ratio": 0.9, "episodes/ended/turns": 0.9, "episodes/ended/length": 0.0}
+    assert Case(ended).found() == {"limits_end_episodes"}
+    assert "most_completions_are_cut_off" in Case({"episodes/ended/length": 0.9}).found()
+
+
+def test_the_head_of_the_record_tells_the_rules_where_tools_run(tmp_path):
+    writer = open_writer(
+        tmp_path / "record", STORY, tools={"search": {"where": "inline", "schema": {}}, "odd": 3}
+    )
+    for step in range(1, 20):
+        writer.groups(step, batch(STORY, step))
+        writer.step(step, HEALTHY[step - 1][0] | search_numbers(seconds=0.8) | {"time/sample": 4.0})
+    watch = watch_record(tmp_path / "record")
+    assert watch.history.tools == {"search": {"where": "inline", "schema": {}}}
+    assert "a_tool_stalls_the_sampler" in {h.rule for h in watch.hints}
 
 
 def test_a_healthy_run_gives_no_hint():
@@ -358,6 +549,17 @@ def test_nothing_scored_and_everything_cut_off_are_warned_about():
     assert message.startswith("No reward applied")
     (message,) = warned(HintWatch(), 1, sampled_group(0.0, 1.0, truncated=(0, 1)))
     assert "hit the limit of 3 tokens" in message
+    group = sampled_group(0.0, 1.0, truncated=(0, 1))
+    longest, other = group.group.completions
+    opened = (
+        replace(longest, opening=1),
+        replace(other, opening=1),
+    )  # their own prompts are no part of the limit
+    (message,) = warned(HintWatch(), 1, replace(group, group=replace(group.group, completions=opened)))
+    assert "hit the limit of 2 tokens" in message
+    ended = longest, replace(other, finish="turns")
+    (message,) = warned(HintWatch(), 1, replace(group, group=replace(group.group, completions=ended)))
+    assert "ended by a limit: 1 by length, 1 by turns" in message
     assert warned(HintWatch(), 1) == []
 
 

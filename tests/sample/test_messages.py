@@ -66,10 +66,16 @@ def test_text_parts_stay_parts_where_the_template_reads_them_role_by_role():
 
 
 @pytest.mark.parametrize("template", [CHAT, PARTS])
-@pytest.mark.parametrize("kind", ["image", "image_url", "audio", "input_audio", "video", "file"])
+@pytest.mark.parametrize("kind", ["audio", "input_audio", "video", "file"])
 def test_any_other_part_names_its_row_and_kind(template, kind):
     told = refusal({"prompt": user([part("what is it"), {"type": kind}])}, template=template)
     assert repr(kind) in told and "message 0" in told and "not supported" in told
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url"])
+def test_a_picture_for_a_policy_that_reads_text_names_its_row(kind):
+    told = refusal({"prompt": user([part("what is it"), {"type": kind}])})
+    assert "has pictures, and the policy reads text alone" in told and "use_images=False" in told
 
 
 @pytest.mark.parametrize("content", [None, 5, 2.5, True, {"a": 1}, ["a"], [part(None)], [part(3)]])

@@ -1,6 +1,8 @@
 """Which groups teach something: judged by the task rewards, before anything shapes them."""
 
-from covey.score.filters import carries_signal
+from dataclasses import replace
+
+from covey.score.filters import carries_signal, successes
 from covey.types import Completion, Group, Prompt, Score, ScoredGroup
 
 
@@ -14,6 +16,7 @@ def scored(totals=None, **columns):
     return ScoredGroup(Group(Prompt("p", (1,)), completions), scores, totals or (0.0,) * size, (0.0,) * size)
 
 
+CUT = Completion((1,), (-1.0,), "x", "length")
 SOLVED, MIXED = scored(task=[1.0, 1.0, 1.0, 1.0]), scored(task=[0.0, 1.0, 0.0, 1.0])
 
 
@@ -48,3 +51,22 @@ def test_none_gated_and_failed():
 
 def test_a_weight_of_zero_tells_nothing_apart():
     assert not carries_signal(MIXED, {"task": 0.0})
+
+
+def test_a_completion_succeeds_where_all_that_applies_to_it_gives_enough():
+    none, gated = Score(None, "not_applicable"), Score(None, "gated")
+
+    def succeed(group, named=None, least=1.0, truncated_are_out=False, **weights):
+        weighed = replace(group, weights=dict.fromkeys(group.scores, 1.0) | weights)
+        return successes(named, least, truncated_are_out, weighed)
+
+    two = scored(task=[1.0, 1.0, 0.9, 2.0], form=[1.0, 0.0, 1.0, 1.0])
+    assert succeed(two) == (True, False, False, True)
+    assert succeed(two, ["task"]) == (True, True, False, True), "what is not named does not decide"
+    assert succeed(two, least=0.9) == (True, False, True, True)
+    assert succeed(two, form=0.0) == (True, True, False, True), "nor does what does not count"
+    assert succeed(scored(task=[1.0, none, gated], code=[none, 1.0, 1.0])) == (True, True, False)
+    assert succeed(scored(task=[none, none])) == (False, False), "nothing says that it succeeded"
+    assert succeed(scored(totals=(1.0, None), task=[1.0, 1.0])) == (True, False), "left out as a whole"
+    cut = replace(two, group=replace(two.group, completions=(*two.group.completions[:3], CUT)))
+    assert succeed(cut)[3] and not succeed(cut, truncated_are_out=True)[3]

@@ -1,6 +1,7 @@
 """Groups in, scored groups out: every reward over every completion, None and weights, one advantage each."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from covey.metrics import merge
 from covey.rewards.contract import Reward, reward
 from covey.rewards.mixture import Mixture
 from covey.score.estimators import estimator
-from covey.score.score_metrics import completion_metrics
+from covey.score.score_metrics import completion_metrics, reward_metrics
 from covey.score.scorer import Scorer
 from covey.score.shaping import Shaping
 from tests.ranks import on_ranks
@@ -32,8 +33,9 @@ def numbers(name, *values):
 
 def score(scorer, groups, **kwargs):
     scored, metrics = scorer.run_rewards(groups, **kwargs)
+    given = reward_metrics(scored, [reward.name for reward in scorer.rewards])
     scored, more = scorer.add_advantages(scored)
-    return scored, merge(metrics, more)
+    return scored, merge(metrics, given, more)
 
 
 def values(metrics):
@@ -180,3 +182,23 @@ def test_a_rank_without_groups_takes_part(group):
     (alone, _), (nothing, metrics) = on_ranks(2, on_rank)
     assert alone[0].advantages == pytest.approx((0.70701, -0.70701), abs=1e-5)
     assert nothing == [] and metrics["reward"].value is None and metrics["rewards/f/count"].value == 0
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_failed_episode_is_shown_to_no_reward_and_takes_no_weight_from_its_siblings(group, failed):
+    seen = []
+
+    def lengths(completions):
+        seen.extend(completions)
+        return [float(len(c)) for c in completions]
+
+    made = group("a", "bb", "cccc")
+    members = list(made.completions)
+    members[failed] = replace(members[failed], finish="failed")
+    (scored,), _ = score(scorer([0.5], lengths), [replace(made, completions=tuple(members))])
+    left = [0.5 * len(c) for i, c in enumerate(("a", "bb", "cccc")) if i != failed]
+    assert [t for t in scored.totals if t is not None] == left and scored.totals[failed] is None
+    assert scored.advantages[failed] == 0.0 and sum(scored.advantages) == pytest.approx(0)
+    assert seen == [c for i, c in enumerate(("a", "bb", "cccc")) if i != failed] and scored.weights == {
+        "lengths": 0.5
+    }

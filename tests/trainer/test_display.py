@@ -13,6 +13,8 @@ from covey.trainer import run_log
 from tests.tiny import tiny_policy
 from tests.trainer.harness import config, rows
 
+pytestmark = pytest.mark.any_version
+
 
 def by_length(completions, **_):
     return [float(len(text)) for text in completions]

@@ -8,6 +8,8 @@ from covey.errors import ConfigError
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, logged, make, same, train, weights
 
+pytestmark = pytest.mark.any_version
+
 SETTINGS = dict(learning_rate=1e-2, optim="adamw_torch", max_steps=4, dynamic_sampling=True)
 
 

@@ -214,6 +214,7 @@ def test_a_stream_is_read_by_one_process_and_rows_by_workers(tmp_path):
     stream = IterableDataset.from_generator(yields)
     with pytest.warns(CoveyWarning, match="dataloader_num_workers=2 becomes 0.*stream"):
         streamed = make(folder, tmp_path, by_length, stream, dataloader_num_workers=2)
+    assert streamed.args.dataloader_num_workers == 0
     assert streamed.get_train_dataloader().num_workers == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error", CoveyWarning)
@@ -260,6 +261,79 @@ def test_a_row_that_is_found_in_the_middle_costs_no_step(tmp_path, monkeypatch, 
         shuffle_dataset=False, **more,
     )  # fmt: skip
     with pytest.raises(DatasetError, match=r"Row 5.*no system here.*The run is saved in .*checkpoint-2"):
+        trainer.train()
+    assert (tmp_path / "checkpoint-2").is_dir() and trainer.state.global_step == 2
+
+
+class Fragile:
+    """Rows by number of which one cannot be read."""
+
+    def __init__(self, bad):
+        self.rows, self.bad = chats().to_list(), bad
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, number):
+        if number == self.bad:
+            raise OSError("no such picture")
+        return self.rows[number]
+
+
+def transformed(bad):
+    def transform(batch):
+        if batch["prompt"][0] == chats()[bad]["prompt"]:
+            raise OSError("no such picture")
+        return batch
+
+    return chats().with_transform(transform)
+
+
+def yielding(bad):
+    def rows_until_there():
+        rows = Fragile(bad)
+        yield from (rows[number] for number in range(len(rows)))
+
+    return rows_until_there
+
+
+FRAGILE = {
+    "by number": Fragile,
+    "transform": transformed,
+    "function": yielding,
+    "generator": lambda bad: yielding(bad)(),
+    "stream": lambda bad: IterableDataset.from_generator(yielding(bad)),
+}
+SAID = "reading it raised OSError: no such picture"
+
+
+@pytest.mark.parametrize("kind", FRAGILE)
+@pytest.mark.parametrize("place", ["train_dataset", "eval_dataset"])
+def test_a_row_that_cannot_be_read_is_named_before_the_run(kind, place, tmp_path):
+    """Where rows have numbers, and the first row of any dataset."""
+    bad = 5 if kind in ("by number", "transform") or (kind, place) == ("generator", "eval_dataset") else 0
+    data = {"train_dataset": chats(), "eval_dataset": None} | {place: FRAGILE[kind](bad)}
+    with pytest.raises(DatasetError, match=f"Row {bad}: {SAID}"):
+        make(
+            tiny_model(), tmp_path, by_length, data["train_dataset"], eval_dataset=data["eval_dataset"],
+            processing_class=tiny_tokenizer(),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "more"), [*((k, {}) for k in FRAGILE), ("by number", {"workers": 1})])
+@pytest.mark.parametrize("place", ["train_dataset", "eval_dataset"])
+def test_a_row_that_cannot_be_read_in_the_middle_costs_no_step(kind, more, place, tmp_path, monkeypatch):
+    if (kind, place) == ("generator", "eval_dataset"):
+        pytest.skip("it is read to its end before the run")
+    monkeypatch.setattr(checks, "MOST_RENDERED", 0)
+    data = {"train_dataset": chats(), "eval_dataset": None} | {place: FRAGILE[kind](5)}
+    evaluates = dict(eval_strategy="steps", eval_steps=2) if place == "eval_dataset" else {}
+    trainer = make(
+        tiny_model(), tmp_path, by_length, data["train_dataset"], eval_dataset=data["eval_dataset"],
+        processing_class=tiny_tokenizer(), max_steps=6, shuffle_dataset=False,
+        dataloader_num_workers=more.get("workers", 0), **evaluates,
+    )  # fmt: skip
+    with pytest.raises(DatasetError, match=rf"Row 5: {SAID}.*The run is saved in .*checkpoint-2"):
         trainer.train()
     assert (tmp_path / "checkpoint-2").is_dir() and trainer.state.global_step == 2
 

@@ -14,6 +14,8 @@ from covey.rewards import reward
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, make, rows
 
+pytestmark = pytest.mark.any_version
+
 EVAL_STEPS = 10
 
 

@@ -1,5 +1,7 @@
 """Law: a setting that is assigned after construction acts as an early one, or is refused by name; never a run in silence."""
 
+import json
+
 import pytest
 import torch
 from transformers import TrainerCallback
@@ -10,6 +12,8 @@ from covey.trainer.late_settings import ACT, BEGUN, WATCHED
 from covey.trainer.other_names import PARTS, SETTINGS
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, by_length, logged, make, rows, same, train, weights
+
+pytestmark = pytest.mark.any_version
 
 COV = {"loss_type": "clip_cov"}
 OTHER = {
@@ -27,7 +31,8 @@ OTHER = {
     "kl_in_reward": (True, {"beta": 0.1}), "kl_estimator": ("k2", {"beta": 0.1}),
     "use_bias_correction_kl": (False, {"beta": 0.1}), "top_entropy_quantile": (0.5, {}),
     "importance_sampling_correction": (False, {}), "importance_sampling_mode": ("token_mask", {}),
-    "importance_sampling_cap": (3.0, {}), "importance_sampling_floor": (0.5, {}), "off_policy_mask_threshold": (0.5, {}),
+    "importance_sampling_cap": (3.0, {}), "importance_sampling_floor": (0.5, {}),
+    "importance_sampling_m2": (0.1, {"importance_sampling_mode": "token_m2"}), "off_policy_mask_threshold": (0.5, {}),
     "truncated_in_denominator": ("none", {"mask_truncated_completions": True}), "entropy_coef": (0.1, {}),
     "use_adaptive_entropy": (True, {}), "entropy_target": (0.5, {"use_adaptive_entropy": True}),
     "entropy_coef_delta": (0.1, {"use_adaptive_entropy": True}), "entropy_coef_min": (0.1, {"use_adaptive_entropy": True, "entropy_coef": 0.2}),
@@ -36,7 +41,8 @@ OTHER = {
     "ref_model_sync_steps": (3, {"beta": 0.1, "sync_ref_model": True}), "num_completions_to_print": (1, {}),
     "max_nonfinite_steps": (5, {}), "learning_rate": (0.5, {}), "logging_steps": (2, {}), "resume_from_checkpoint": ("auto", {}),
     "restore_callback_states_from_checkpoint": (False, {}), "shuffle_dataset": (False, {}), "record": (False, {}),
-    "record_completions": ("none", {}), "log_completions": (True, {}), "max_steps": (3, {}), "num_train_epochs": (4, {"max_steps": -1}),
+    "record_completions": ("none", {}), "record_pictures": ("none", {}), "log_completions": (True, {}), "log_multimodal": (False, {}),
+    "max_steps": (3, {}), "num_train_epochs": (4, {"max_steps": -1}),
 }  # fmt: skip
 """Another value of each setting that acts late, and settings beside which it acts."""
 
@@ -116,10 +122,47 @@ def test_a_callback_changes_the_steps_after_it_and_none_before(policy, tmp_path)
 
 
 @pytest.mark.parametrize(
+    "event, by_attribute", [("on_step_end", False), ("on_step_end", True), ("on_step_begin", True)]
+)
+def test_inside_a_round_of_sampling_it_waits_for_the_next_one(event, by_attribute, policy, tmp_path):
+    """An evaluation, or an assigned attribute, lets it act no sooner: the round's samples were drawn with the setting before."""
+
+    def change(args, state, control, **_):
+        if state.global_step == 1:
+            (cooled if by_attribute else args).temperature = 0.2
+
+    given = {"max_steps": 4, "steps_per_generation": 2, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 1,
+             "eval_strategy": "steps", "eval_steps": 1, "eval_dataset": rows(2)}  # fmt: skip
+    plain = train(policy, tmp_path / "plain", by_length, rows(), **given)
+    cools = type("Cools", (TrainerCallback,), {event: lambda self, *given, **more: change(*given, **more)})
+    cooled = make(policy, tmp_path / "cooled", by_length, rows(), callbacks=[cools()], **given)
+    cooled.train()
+    entropies = (logged(t, "entropy") for t in (plain, cooled))
+    assert [a == b for a, b in zip(*entropies, strict=True)] == [True, True, False, False]
+    saved = [tmp_path / "cooled" / f"checkpoint-{n}" / "covey" / "run0.json" for n in (1, 3)]
+    assert [json.loads(file.read_text())["settings"]["temperature"] for file in saved] == [1.0, 0.2]
+
+
+def test_after_a_run_that_failed_inside_a_round_settings_act(policy, tmp_path):
+    class Fails(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            raise SystemError("on purpose")
+
+    given = {"steps_per_generation": 2, "per_device_train_batch_size": 4, "max_steps": 2}
+    trainer = make(policy, tmp_path, by_length, rows(), callbacks=[Fails()], **given)
+    with pytest.raises(SystemError, match="on purpose"):
+        trainer.train()
+    trainer.args.temperature = 0.5
+    trainer.evaluate(rows(2))
+    assert trainer.eval_sampling.temperature == 0.5
+
+
+@pytest.mark.parametrize(
     "name, value",
     [
         ("temperature", 0.5),
         ("scale_rewards", "none"),
+        ("scale_rewards", False),
         ("reward_weights", torch.tensor([3.0])),
         ("epsilon_low", 0.5),
     ],
@@ -158,6 +201,15 @@ def test_wrong_values_are_refused_at_once_and_change_nothing(policy, tmp_path):
         with pytest.raises(ConfigError, match=name):
             setattr(trainer, name, value)
     assert parts_of(trainer) == before
+
+
+@pytest.mark.parametrize("name, value", [("learning_rate", -1.0), ("logging_steps", -1), ("max_steps", 0)])
+def test_a_number_that_no_config_takes_is_refused_before_training_too(name, value, policy, tmp_path):
+    trainer = make(policy, tmp_path, by_length, rows())
+    setattr(trainer.args, name, value)
+    with pytest.raises(ConfigError, match=f"{name} is"):
+        trainer.train()
+    assert trainer.state.global_step == 0
 
 
 def test_attributes_of_settings_hide_none_of_the_trainers_own(policy, tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from covey.errors import ConfigError
 from covey.trainer.run_lock import LOCK, _is_alive, only_run
 
+pytestmark = pytest.mark.any_version
+
 HOLDS = """
 import sys, time, os
 from pathlib import Path

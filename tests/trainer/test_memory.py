@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from covey.errors import ConfigError, CoveyWarning
+from covey.update.micro_batch import MicroBatch
 from covey.update.oom_retry import OomRetry, TokenBudget
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, by_length, config, make, rows
@@ -101,13 +102,15 @@ def test_a_completion_that_does_not_fit_alone_is_an_error(tmp_path):
 
 
 def test_several_processes_cannot_repeat_a_step():
-    retry = OomRetry(TokenBudget(), lambda: 3, print, rank=0, ranks=2)
+    """Where they take each pass together. The error names what the step would have been repeated with."""
+    retry = OomRetry(TokenBudget(), lambda: 3, print, rank=0, ranks=2, joint=True)
 
     def work(batch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    batch = type("Batch", (), {"num_rows": 8})
-    with pytest.raises(torch.OutOfMemoryError, match=r"Step 3 .* process 0.*Other processes are waiting"):
+    batch = MicroBatch([(1, 2)] * 4, [(3,) * n for n in (2, 3, 4, 5)], [0] * 4, *[torch.zeros(0)] * 4)
+    said = r"Step 3 .* process 0.*Other processes wait.*Resume .*max_tokens_per_forward=8,"
+    with pytest.raises(torch.OutOfMemoryError, match=said):
         retry.attempt(work, batch)
 
 
@@ -133,18 +136,6 @@ def test_a_limit_of_tokens_changes_the_passes_and_not_the_step(tmp_path):
     assert max(seen[1]) < max(seen[0]) == 8
     assert sum(seen[1]) == sum(seen[0])
     assert_same(plain, small)
-
-
-def test_sharded_weights_refuse_a_limit(tmp_path):
-    from accelerate.utils import DistributedType
-
-    from covey.trainer.parts import check_token_limit
-
-    args = config(tmp_path, max_tokens_per_forward=100)
-    check_token_limit(args, DistributedType.MULTI_GPU)
-    for kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
-        with pytest.raises(ConfigError, match="max_tokens_per_forward=100 does not go with"):
-            check_token_limit(args, kind)
 
 
 def test_offloading_has_no_effect_without_a_gpu_and_says_so(tmp_path):

@@ -10,6 +10,8 @@ from covey.trainer.nonfinite import NonfiniteGuard
 from tests.tiny import tiny_policy
 from tests.trainer.harness import Recorder, logged, make, rows, same, weights
 
+pytestmark = pytest.mark.any_version
+
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
 

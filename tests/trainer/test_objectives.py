@@ -28,6 +28,8 @@ from tests.trainer.harness import (
     weights,
 )
 
+pytestmark = pytest.mark.any_version
+
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 ONE_GROUP = [1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
 

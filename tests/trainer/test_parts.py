@@ -7,9 +7,11 @@ from covey.errors import ConfigError, DatasetError
 from covey.sample.chat import decode_text, stop_ids
 from covey.sample.native.engine import NativeEngine
 from covey.sample.prompts import PromptReader
-from covey.trainer.parts import ModelSource, load_policy_and_tokenizer, make_eval_sampling, make_sampling
+from covey.trainer.parts import ModelSource, load_policy_and_processor, make_eval_sampling, make_sampling
 from covey.types import Prompt
 from tests.tiny import EOS, PAD, STOP, tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.any_version
 
 
 def training_and_evaluation(**given):
@@ -53,7 +55,7 @@ def test_a_wrong_option_is_found_before_weights_are_loaded(setting, monkeypatch)
     args = GRPOConfig(output_dir="unused", use_cpu=True, **{setting: {"min_new_tokenz": 3}})
     source = ModelSource("nowhere", tiny_tokenizer(), None, None, None)
     with pytest.raises(ConfigError, match=r"'min_new_tokenz'.*Did you mean 'min_new_tokens'"):
-        load_policy_and_tokenizer(args, source)
+        load_policy_and_processor(args, source)
 
 
 @pytest.mark.parametrize(

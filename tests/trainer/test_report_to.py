@@ -158,4 +158,4 @@ def test_the_table_of_tensorboard_holds_no_markup_of_a_completion():
     writer = SimpleNamespace(add_text=lambda name, text, step: said.append(text), flush=lambda: None)
     callback = type("TensorBoardCallback", (), {"tb_writer": writer})()
     send([callback], [{"completion": "<script>a|b\nc", "reward": 0.25}], 1)
-    assert said == ["| completion | reward |\n| --- | --- |\n| &lt;script>a&#124;b<br>c | 0.25 |"]
+    assert said == ["| completion | reward |\n| --- | --- |\n| &#60;script&#62;a&#124;b<br>c | 0.25 |"]

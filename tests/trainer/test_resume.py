@@ -47,7 +47,7 @@ def seen(recorder):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize("stop", [1, pytest.param(3, marks=pytest.mark.any_version)])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, variant, stop):
     folder = tiny_policy(tmp_path / "m", generation=MANY_ENDS)
     settings = {**SETTINGS, **VARIANTS[variant], "save_strategy": "steps", "save_steps": stop}
@@ -128,7 +128,7 @@ def test_resuming_with_other_batch_settings_is_refused_inside_a_round(tmp_path):
     settings = {**SETTINGS, "save_strategy": "steps", "save_steps": 1}
     train(folder, tmp_path / "run", Recorder(by_ids), rows(16), **settings, num_iterations=3)
     other = make(folder, tmp_path / "run", Recorder(by_ids), rows(16), **settings, num_iterations=2)
-    with pytest.raises(CheckpointError, match="batch settings that the run was started with"):
+    with pytest.raises(CheckpointError, match=r"made with other settings: num_iterations=2 \(it was 3\)"):
         other.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
 
 

@@ -12,6 +12,8 @@ from covey.errors import ConfigError, CoveyWarning, LoadingError, RewardError
 from tests.tiny import tiny_policy, tiny_reward_model, tiny_tokenizer
 from tests.trainer.harness import Recorder, by_length, chats, logged, make, rows, train
 
+pytestmark = pytest.mark.any_version
+
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
 

@@ -1,8 +1,11 @@
 """Record, hints and display behind one object see the same run; metrics are reduced in one place."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import covey.runs
+from covey.errors import EngineError
 from covey.metrics import Mean
 from covey.plan import make_plan
 from covey.runs.hints import watch_record
@@ -10,6 +13,8 @@ from covey.trainer.run_log import RunLog
 from tests.ranks import alone, on_ranks
 from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, scored_group
 from tests.trainer.harness import config
+
+pytestmark = pytest.mark.any_version
 
 STORY = Story(steps=30, prompts_per_step=3, group_size=4, kl_growth=1.4, failure_rate=0.2)
 PLAN = make_plan(group_size=4, micro_batch=12, accumulation=1, max_steps=30)
@@ -97,3 +102,96 @@ def test_the_log_and_the_record_have_the_same_mean_over_ranks(tmp_path):
 
     for steps, logged, loss in on_ranks(2, on_rank):
         assert (steps, logged, loss) == ([0.5, 10.5], 5.5, pytest.approx(1.5))
+
+
+def test_the_record_names_the_settings_that_were_changed_for_the_page_to_show_first(tmp_path):
+    log = log_of(tmp_path, temperature=0.7)
+    log.close("finished")
+    changed = covey.runs.open(tmp_path).header["changed"]
+    assert {"temperature", "beta", "num_generations"} <= set(changed) and not {"top_p", "epsilon"} & set(
+        changed
+    )
+
+
+PASSWORD = "qx" * 6
+"""Not written out: the record holds the difference of this file to its commit."""
+
+
+class Servers:
+    """An engine on servers, as far as a log asks it."""
+
+    def __init__(self, lost=0):
+        self.asked, self.lost = 0, lost
+
+    @property
+    def facts(self):
+        self.asked += 1
+        if self.asked <= self.lost:
+            raise EngineError("the first server is gone")
+        return {"kind": "vllm", "release": "0.33.0", "urls": [f"http://me:{PASSWORD}@a:8000"], "model": "m"}
+
+
+def test_what_samples_is_told_once_when_it_has_sampled_and_without_a_secret(tmp_path, capsys):
+    log = log_of(tmp_path, display="plain")
+    log.engine = Servers(lost=1)
+    assert "engine" not in covey.runs.open(tmp_path).header
+    go(log, 3)
+    log.close("finished")
+    assert log.engine.asked == 2  # the first time nobody answered
+    run = covey.runs.open(tmp_path)
+    assert run.header["engine"]["kind"] == "vllm" and run.header["settings"] and run.header["plan"]
+    (told,) = [e for e in run.events().to_dict("records") if e["kind"] == "engine"]
+    assert told["step"] == 2 and "Sampled by vllm 0.33.0 at http://" in told["message"]
+    out = capsys.readouterr().out
+    assert "Sampled by vllm 0.33.0 at" in out
+    everything = out + "".join(p.read_text() for p in (tmp_path / "record").glob("*.json*"))
+    assert PASSWORD not in everything
+
+
+def test_a_sentence_is_said_by_the_display_or_without_one_and_by_the_first_process_alone(tmp_path, capsys):
+    log = log_of(tmp_path, display="plain")
+    log.display.say = [].append
+    log.say("shown by the display")
+    log.close("finished")
+    log.say("an evaluation after the run")
+    log.args = SimpleNamespace(process_index=1)
+    log.say("another process")
+    out = capsys.readouterr().out
+    assert "an evaluation after the run" in out and "shown by" not in out and "another process" not in out
+
+
+def test_a_second_run_tells_what_samples_anew(tmp_path):
+    log = log_of(tmp_path)
+    log.engine = Servers()
+    for _ in range(2):
+        go(log, 2)
+        log.close("finished")
+        log.begin(0)
+    assert log.engine.asked == 2
+
+
+def test_of_an_engine_what_was_drawn_adds_up_and_seconds_are_means_over_processes(tmp_path):
+    numbers = [
+        {
+            "engine/wait_seconds": 2.0,
+            "engine/tokens/0": 100.0,
+            "engine/retries": 1.0,
+            "engine/probe_gap": 0.01,
+        },
+        {
+            "engine/wait_seconds": 4.0,
+            "engine/tokens/0": 50.0,
+            "engine/retries": 0.0,
+            "engine/probe_gap": 0.03,
+        },
+    ]
+
+    def reduced(rank, gather):
+        log = RunLog(config(tmp_path, num_generations=4), WEIGHTS, PLAN, {}, gather)
+        log.begin_step()
+        log.note_engine(numbers[rank])
+        return log.reduce_step()
+
+    found = on_ranks(2, reduced)[0]
+    assert (found["engine/tokens/0"], found["engine/retries"]) == (150, 1)
+    assert found["engine/wait_seconds"] == 3 and found["engine/probe_gap"] == pytest.approx(0.02)

@@ -14,6 +14,8 @@ from tests.tiny import tiny_policy
 from tests.trainer.checkpoint.lives import ROOT, Server
 from tests.trainer.harness import MANY_ENDS
 
+pytestmark = pytest.mark.any_version
+
 TERM, INT = int(signal.SIGTERM), int(signal.SIGINT)
 
 

@@ -59,6 +59,13 @@ def test_losses_that_compare_with_the_sampler_are_not_corrected_on_top():
     assert off.loss == Vespo(against_sampler=False)
 
 
+def test_the_second_moment_is_chosen_where_the_correction_uses_it():
+    m2 = {"importance_sampling_mode": "token_m2"}
+    assert parts.make_selection(settings(**m2)) == TokenSelection(second_moment=0.04)
+    assert parts.make_selection(settings(**m2, importance_sampling_m2=0.1)).second_moment == 0.1
+    assert parts.make_selection(settings(loss_type="grpo", **m2), lambda t: t.logprobs).second_moment == 0.04
+
+
 def test_bounds_reach_the_loss():
     cispo = parts.make_objective(settings(loss_type="cispo", epsilon_high=5.0)).loss
     assert cispo == Cispo(0.2, 5.0, "absolute", "token")
@@ -73,6 +80,7 @@ def test_bounds_reach_the_loss():
         ({"entropy_coef": 0.1}, True),
         ({"use_adaptive_entropy": True}, True),
         ({"top_entropy_quantile": 0.5}, True),
+        ({"importance_sampling_mode": "token_m2"}, True),
         ({"loss_type": "dppo"}, True),
         ({"loss_type": "cispo", "epsilon_high": 5.0}, False),
     ],

@@ -13,6 +13,8 @@ from covey.update.objective import Objective
 from tests.ranks import alone
 from tests.terms import terms
 
+pytestmark = pytest.mark.any_version
+
 
 def test_the_bonus_is_the_entropy_with_the_weights_of_the_loss():
     logits = torch.zeros(2, 4, dtype=torch.float64).requires_grad_()

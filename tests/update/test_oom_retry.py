@@ -6,6 +6,8 @@ import torch
 from covey.update.micro_batch import MicroBatch
 from covey.update.oom_retry import TokenBudget, is_out_of_memory, tokens_read
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture
 def batch():

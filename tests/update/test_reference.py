@@ -58,8 +58,45 @@ def test_moves_by_its_share_and_restores(policy):
     assert torch.equal(fresh.values["1.weight"], reference.values["1.weight"])
 
 
-def test_weights_that_zero3_takes_apart_are_refused(policy):
+class Apart(nn.Linear):
+    """As DeepSpeed ZeRO-3 makes it: of a parameter a flat shard is kept, and a pass gathers what was given up."""
+
+    def __init__(self, place="none"):
+        super().__init__(2, 2, bias=False)
+        shard = self.weight.detach().flatten().clone()  # of one process
+        shard.final_location = place
+        self.weight.ds_id, self.weight.ds_tensor, self.weight.partition = 0, shard, self.give_up
+        self.give_up()
+
+    def give_up(self):
+        self.weight.data = torch.empty(0)
+
+    def forward(self, x):
+        if not self.weight.numel():  # a small one stays whole after the pass
+            self.weight.data = self.weight.ds_tensor.view(2, 2).clone()
+        return super().forward(x)
+
+
+def test_shards_of_zero3_are_swapped_though_small_weights_stay_whole_after_a_pass():
+    policy, x = Apart(), torch.ones(1, 2)
     reference = Reference(policy)
-    policy[1].weight.ds_id = 1
-    with pytest.raises(LoadingError, match=r"ZeRO-3.*FSDP2.*beta=0"), reference.swapped_into(policy):
+    before = policy(x).detach()
+    policy.weight.ds_tensor += 1.0
+    policy.give_up()
+    moved = policy(x).detach()
+    with reference.swapped_into(policy):
+        assert torch.equal(policy(x), before)
+    assert torch.equal(policy(x).detach(), moved) and not torch.equal(moved, before)
+    reference.move_towards(policy, 1.0)
+    with reference.swapped_into(policy):
+        assert torch.equal(policy(x), moved)
+    assert reference.state()["sharded"] == ["weight"]
+
+
+def test_weights_that_zero3_keeps_on_a_disk_are_refused():
+    policy = Apart("nvme")
+    with (
+        pytest.raises(LoadingError, match=r"'weight' is not there.*nvme.*beta=0"),
+        Reference(policy).swapped_into(policy),
+    ):
         pass

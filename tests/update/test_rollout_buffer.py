@@ -7,6 +7,8 @@ from covey.errors import CheckpointError
 from covey.update.micro_batch import micro_batch
 from covey.update.rollout_buffer import RolloutBuffer
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture
 def batches(sample):

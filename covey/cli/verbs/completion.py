@@ -6,6 +6,7 @@ import argparse
 
 from covey.cli import VERBS, build_parser
 from covey.errors import ConfigError
+from covey.text.foreign import show
 
 EXAMPLES = """
 examples:
@@ -44,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
         for action in verb._actions:
             if action.nargs != 0 and action.type is None and action.choices is None:
                 vars(action)["complete"] = shtab.FILE  # shtab's own attribute: text may name a file
-    print(shtab.complete(parser, args.shell), end="")
+    show(shtab.complete(parser, args.shell), end="")
     return 0

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from covey.text.foreign import clean, show, show_json
+
 if TYPE_CHECKING:
     from covey.runs.hints import HintWatch
 
@@ -35,11 +37,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         record = open_run(args.run)
     except (FileNotFoundError, ValueError) as error:
-        print(f"covey doctor: {error}", file=sys.stderr)
+        show(f"covey doctor: {error}", sys.stderr)
         return 2
     watch = watch_record(record.folder)
     if args.json:
-        print(json.dumps([h.as_dict() | {"holds": watch.holds(h)} for h in watch.hints], indent=2))
+        show_json(json.dumps([h.as_dict() | {"holds": watch.holds(h)} for h in watch.hints], indent=2))
     else:
         print_hints(record.name, record.state, watch)
     return int(any(h.severity == "problem" and watch.holds(h) for h in watch.hints))
@@ -51,11 +53,9 @@ def print_hints(name: str, state: str, watch: HintWatch) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from covey.text.foreign import visible
-
     console = Console(highlight=False)
     styles = {"problem": "bold red", "warning": "bold yellow", "note": "bold cyan"}
-    console.print(Text(f"{visible(name)}: {state}, {watch.history.length} steps recorded"))
+    console.print(Text(f"{clean(name)}: {state}, {watch.history.length} steps recorded"))
     if not watch.hints:
         console.print("Nothing found.")
     for hint in watch.hints:
@@ -63,10 +63,14 @@ def print_hints(name: str, state: str, watch: HintWatch) -> None:
         when = f"  from step {hint.first_step} until {until}"
         console.print()
         console.print(
-            Text.assemble((f"{hint.severity}  ", styles[hint.severity]), (hint.title, "bold"), (when, "dim"))
+            Text.assemble(
+                (f"{hint.severity}  ", styles[hint.severity]), (clean(hint.title), "bold"), (when, "dim")
+            )
         )
-        console.print(Padding(Text(visible(hint.evidence)), (0, 0, 0, 2)))
+        console.print(Padding(Text(clean(hint.evidence)), (0, 0, 0, 2)))
         for advice in hint.advice:
-            console.print(Padding(Text(f"· {advice}"), (0, 0, 0, 2)))
+            console.print(Padding(Text(clean(f"· {advice}")), (0, 0, 0, 2)))
         if hint.metrics:
-            console.print(Padding(Text(f"curves: {', '.join(hint.metrics)}", style="dim"), (0, 0, 0, 2)))
+            console.print(
+                Padding(Text(clean(f"curves: {', '.join(hint.metrics)}"), style="dim"), (0, 0, 0, 2))
+            )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from covey.cli.arguments import add_set, is_main_process
 from covey.errors import ConfigError, DatasetError
+from covey.text.foreign import clean, show_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,12 +27,13 @@ examples:
   covey eval my-model test.jsonl --reward SameAnswer --samples 8  mean, interval, pass@1, @2, @4, @8
   covey eval my-model countdown --reward covey.tasks:countdown_reward --rows 200
   covey eval my-model openai/gsm8k --set eval.config=main eval.shape=gsm8k --reward SameAnswer --rows 500
+  covey eval my-vlm test.jsonl --reward SameAnswer --image-root .        pictures in a column "image" or "images"
   covey eval after test.jsonl --reward SameAnswer --against before       a paired test
   covey eval after test.jsonl --reward SameAnswer -o after.json          keep the numbers ...
   covey eval later test.jsonl --reward SameAnswer --against after.json   ... to compare with
 
-MODEL is a name or a folder: a model, a checkpoint of a run, or an adapter. DATASET is a recipe, a .json, .jsonl, .csv or
-.parquet file, a bundled generator (countdown, code, text: their held-out puzzles), or a dataset's name.
+MODEL is a name or a folder: a model, a checkpoint of a run, or an adapter. DATASET is a recipe (a file; the
+name of a bundled one without --reward), a .json, .jsonl, .csv or .parquet file, a bundled generator (countdown, code, text: their held-out puzzles), or a dataset's name.
 Every row is answered once, with --samples completions. Intervals hold 95 % and are over prompts. The paired test is
 McNemar's where every prompt has one verdict, else a permutation test.
 
@@ -45,6 +47,7 @@ SETTINGS = {
     "max_tokens": "max_completion_length",
     "batch_size": "per_device_eval_batch_size",
     "seed": "seed",
+    "image_root": "image_root",
 }
 """Options, and the setting of `train` that each replaces."""
 
@@ -73,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-tokens", type=int, metavar="N", help="max_completion_length (default: 512, or the recipe's)")
     add("--batch-size", type=int, metavar="N", help="completions at a time (default: 64, or the recipe's)")
     add("--seed", type=int, metavar="N", help="of the samples (default: 42, or the recipe's)")
+    add("--image-root", metavar="FOLDER", help="paths of pictures lie below it (default: the recipe's)")
     add("--dtype", metavar="NAME", help="of the weights: float32, bfloat16, ... (default: float32)")
     add_set(parser)
     add("--json", action="store_true", help="print the numbers as JSON")
@@ -94,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             text = json.dumps({"model": args.model, "sets": sets}, indent=1)
             Path(args.output).write_text(text, encoding="utf-8")
         if args.json:
-            print(json.dumps(as_json(args.model, scores, changes), indent=2))
+            show_json(json.dumps(as_json(args.model, scores, changes), indent=2))
         else:
             print_tables(args, scores, changes)
     return int(any(is_worse(change) for part in changes.values() for change in part))
@@ -115,7 +119,7 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
         ConfigError: no rewards, or options that have no effect on a recipe's own data.
     """
     from covey.recipes import Recipe
-    from covey.recipes.recipe import SUFFIXES
+    from covey.recipes.bundled import is_recipe
     from covey.recipes.sources import section_of
 
     if args.temperature is not None and args.temperature <= 0:
@@ -123,7 +127,7 @@ def eval_recipe(model: str, args: argparse.Namespace, folder: str) -> Recipe:
             f"--temperature is {args.temperature:g}; it must be above 0. Use --greedy for the most probable token."
         )
     values = replaced_values(model, args, folder)
-    if args.dataset.endswith(SUFFIXES):
+    if is_recipe(args.dataset, args.reward):
         for option in ("split", "prompt", "rows"):
             if getattr(args, option) is not None:
                 key = "limit" if option == "rows" else option
@@ -223,9 +227,7 @@ def as_json(
 
 
 def print_tables(
-    args: argparse.Namespace,
-    scores: Mapping[str, EvalScores],
-    changes: Mapping[str, Sequence[RewardChange]],
+    args: argparse.Namespace, scores: Mapping[str, EvalScores], changes: Mapping[str, Sequence[RewardChange]]
 ) -> None:
     """Print a table of the scores, and one of the changes, for every eval set."""
     from rich.console import Console
@@ -235,10 +237,12 @@ def print_tables(
         samples = sorted({len(completions) for completions in part.completions})
         title = args.dataset if name == "eval" else f"{args.dataset}, {name}"
         each = "1 completion" if samples == [1] else f"{'/'.join(map(str, samples))} completions"
-        console.print(f"{args.model} on {title}: {len(part.prompts)} prompts, {each} each\n", markup=False)
+        head = f"{args.model} on {title}: {len(part.prompts)} prompts, {each} each\n"
+        console.print(clean(head), markup=False)
         console.print(scores_table(part))
         if name in changes:
-            console.print(f"\n{args.against} → {args.model}, on the same prompts\n", markup=False)
+            head = f"\n{args.against} → {args.model}, on the same prompts\n"
+            console.print(clean(head), markup=False)
             console.print(changes_table(changes[name]))
         console.print()
 
@@ -281,6 +285,4 @@ def label(row: RewardRow | RewardChange) -> Text:
     """Return the name of a reward, behind its task, without what a terminal would obey."""
     from rich.text import Text
 
-    from covey.text.foreign import visible
-
-    return Text(visible(row.name if row.task is None else f"{row.task}: {row.name}"))
+    return Text(clean(row.name if row.task is None else f"{row.task}: {row.name}"))

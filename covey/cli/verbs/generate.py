@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from covey.cli.engines import engine_of
-from covey.cli.prompt_files import Row, as_chats, read_rows
+from covey.cli.engines import engine_of, never_drawn, reader_of
+from covey.cli.line_output import line_output
+from covey.cli.prompt_files import Row, as_chats, folder_of, read_rows, shown_with
 from covey.errors import ConfigError
 from covey.runs.terminal.any_encoding import holds_any_character
+from covey.text.foreign import show, write_json
+from covey.vision.marks import marked
 
 if TYPE_CHECKING:
     import torch
 
+    from covey.sample.prompts import PromptReader
     from covey.sample.sampling import Sampling
+    from covey.tools.episodes import EpisodeMaker
     from covey.types import Group, Prompt
 
 EXAMPLES = """
@@ -29,15 +32,20 @@ examples:
   covey generate my-model questions.jsonl -n 8 > samples.jsonl       8 completions of each prompt
   covey generate my-model questions.txt --chat --system "Be brief."  each line is what a user says
   covey generate my-model questions.jsonl --greedy --max-tokens 64
+  covey generate my-vlm -p "What is this?" --image cat.jpg            a model that sees; several: --image A --image B
+  covey generate my-model questions.txt --chat --tool my_tools:search     it may call the tool, and reads what comes back
   head -20 train.jsonl | covey generate my-model -                   prompts from another program
   covey generate my-model train.jsonl -n 4 -o samples.jsonl          ... and what rewards say of them:
   covey check train.jsonl --reward SameAnswer --completions samples.jsonl
 
 in:   A .jsonl file has an object per line with "prompt": text, or a list of messages; other files have a prompt per line.
       "-" is standard input, and its first line says which of the two it is. Messages go through the model's chat template.
+      Pictures stand in the columns "image" and "images" or in the messages (docs/vision.md), as paths below --image-root
+      (default: the folder of the file) or as data URIs. --image shows its pictures with every -p TEXT, before what the user says.
 out:  One line per completion, in the order of the prompts:
-      {"row": 0, "index": 0, "prompt": ..., "completion": ..., "finish": "stop" | "stop_string" | "length", "tokens": 17}
-      --logprobs adds "ids", and "logprobs" under the distribution that was drawn from.
+      {"row": 0, "index": 0, "prompt": ..., "completion": ..., "finish": "stop" | "stop_string" | "length" | ..., "tokens": 17}
+      --logprobs adds "ids", and "logprobs" under the distribution that was drawn from. What the model saw is "pictures": the
+      SHA-256 of each.
 
 What a completion says depends on the model, its prompt and row, its index, the seed and the options; not on the other
 prompts, and not on -n.
@@ -49,18 +57,28 @@ CHUNK = 2048
 """Completions that are asked for at once; what has finished is written in between."""
 
 
+MAX_TOKENS = 512
+"""Tokens per completion where nothing is said, as max_completion_length has it."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model's name or folder, a checkpoint, or an adapter")
     add("prompts", nargs="?", metavar="PROMPTS", help="a file, or - for standard input")
     add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="a prompt; several times")
+    add("--image", action="append", default=[], metavar="PATH", help="a picture for each -p; several times")
+    add(
+        "--image-root",
+        metavar="FOLDER",
+        help="paths of pictures lie below it (default: the folder of PROMPTS)",
+    )
     add("--chat", action="store_true", help="take text prompts as what a user says")
     add("--system", metavar="TEXT", help="a system message before each chat")
     number: Any = {"type": int, "metavar": "N"}
     share: Any = {"type": float, "metavar": "P"}
     add("-n", "--samples", default=1, help="completions per prompt (default: 1)", **number)
-    add("--max-tokens", help="tokens per completion (default: 256, at most half of the context)", **number)
+    add("--max-tokens", help="tokens per completion (default: 512, at most half of the context)", **number)
     add("--min-tokens", default=0, help="no end before so many tokens", **number)
     add("--temperature", type=float, default=1.0, metavar="T", help="(default: 1)")
     add("--top-p", default=1.0, help="the most probable tokens that hold P (default: 1, all)", **share)
@@ -81,6 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="a text that ends a completion; several times",
     )
+    add(
+        "--tool",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="MODULE:NAME of a function that the model may call; several times. Prompts are chats",
+    )
+    add("--max-calls", metavar="N", type=int, help="turns of calls that are answered (default: no limit)")
     add("--seed", default=42, help="(default: 42)", **number)
     add("--dtype", default="auto", metavar="NAME", help="of the weights (auto: as saved)")
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if there is one)")
@@ -95,28 +121,36 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("There is no prompt. Give a file, - for standard input, or -p TEXT.")
     if args.samples < 1:
         raise ConfigError(f"--samples is {args.samples}; it must be at least 1.")
+    if args.image and not args.prompt:
+        raise ConfigError(
+            "--image has no effect without -p TEXT. The rows of a file name their own pictures, in a column 'image' or 'images'."
+        )
     rows = read_rows(args.prompts, args.prompt)
+    if args.image:
+        rows = shown_with(rows, args.image, len(args.prompt))
     if args.chat or args.system is not None:
         rows = as_chats(rows, args.system)
+    if args.tool and any(isinstance(row.get("prompt"), str) for row in rows):
+        raise ConfigError(
+            "--tool needs chats, and there are prompts that are text. Add --chat to take them as what a user says."
+        )
+    if args.max_calls is not None and not args.tool:
+        raise ConfigError(f"--max-calls {args.max_calls} has no effect without --tool.")
     source = Source(args)
     prompts = source.read(rows)
     start, tokens = time.perf_counter(), 0
-    try:
-        with open_output(args.output) as out:
-            for group in source.groups(prompts, args.samples):
-                tokens += sum(len(completion.ids) for completion in group.completions)
-                for line in lines(group, args.logprobs):
-                    text = json.dumps(line, ensure_ascii=not holds_any_character(out))
-                    print(text, file=out, flush=True)
+    with line_output(args.output) as out:
+        for group in source.groups(prompts, args.samples):
+            tokens += sum(completion.num_written for completion in group.completions)
+            for line in lines(group, args.logprobs):
+                write_json(json.dumps(line, ensure_ascii=not holds_any_character(out)), out)
         seconds, reason = time.perf_counter() - start, source.engine.reason
         path = "fast path" if reason is None else f"general path: {reason}"
-        print(
+        show(
             f"{len(prompts) * args.samples:,} completions of {len(prompts):,} prompts, {tokens:,} tokens in "
             f"{seconds:.1f} s: {tokens / seconds:,.0f} tokens/s ({path})",
-            file=sys.stderr,
+            sys.stderr,
         )
-    except BrokenPipeError:  # the reader has enough, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -126,20 +160,23 @@ class Source:
     def __init__(self, args: argparse.Namespace) -> None:
         from covey.models import fitness, loading
         from covey.models.inspect import context_length
+        from covey.recipes.bundled import policy_name
+        from covey.recipes.objects import import_object
 
-        trust = args.trust_remote_code
-        self.policy: Any = loading.load_policy(args.model, {"dtype": args.dtype}, trust_remote_code=trust)
+        trust, model = args.trust_remote_code, policy_name(args.model)
+        self.policy: Any = loading.load_policy(model, {"dtype": args.dtype}, trust_remote_code=trust)
         fitness.check_causal(self.policy)
         self.policy.to(device_of(args.device))
-        self.tokenizer = loading.load_tokenizer(None, args.model, trust)
+        processing = loading.load_processing_class(None, model, trust)
+        self.tokenizer = loading.tokenizer_of(processing)
         fitness.check_tokenizer(self.tokenizer, self.policy)
-        self.engine, ending = engine_of(self.policy, self.tokenizer)
-        padding = self.tokenizer.pad_token_id
-        unknown = fitness.unknown_ids(self.tokenizer, self.policy, ending)
-        padding = None if padding in ending else padding
+        self.reader = reader_of(self.policy, processing, args.image_root or folder_of(args.prompts))
+        self.engine, ending = engine_of(self.policy, self.tokenizer, self.reader.eyes)
         if args.max_tokens is None:  # of the model alone: what one prompt gets must not depend on the others
-            args.max_tokens = min(256, (context_length(self.policy) or 512) // 2)
-        self.settings = settings(args, ending, padding_id=padding, unknown_ids=unknown)
+            args.max_tokens = min(MAX_TOKENS, (context_length(self.policy) or 2 * MAX_TOKENS) // 2)
+        self.settings = settings(args, ending, **never_drawn(self.policy, self.tokenizer, ending))
+        self.tools, self.max_calls = [import_object(name) for name in args.tool], args.max_calls
+        self.maker: EpisodeMaker | None = None
 
     def read(self, rows: Sequence[Row]) -> list[Prompt]:
         """Return the prompts with their token ids.
@@ -147,25 +184,36 @@ class Source:
         Raises:
             DatasetError: a prompt that is none, or one that leaves no room for the completion.
         """
-        from covey.models.inspect import context_length
-        from covey.sample.prompts import PromptReader, seed_keys
+        from covey.sample.prompts import seed_keys
 
-        reader = PromptReader(
-            self.tokenizer, context=context_length(self.policy), reserved=self.settings.max_new_tokens
-        )
+        reader = replace(self.reader, reserved=self.settings.max_new_tokens)
+        if self.tools:
+            blind = reader.blind or "a command with tools shows the policy text alone, up to now"
+            self.maker = self.made_episodes(replace(reader, blind=blind))
+            reader = self.maker.reader
         keys = seed_keys(range(len(rows)))
         return [
             reader.read(row, number, key) for number, (row, key) in enumerate(zip(rows, keys, strict=True))
         ]
 
+    def made_episodes(self, reader: PromptReader) -> EpisodeMaker:
+        """Return what lets the model call the tools of `--tool`."""
+        from covey.tools.episode_settings import EpisodeSettings
+        from covey.tools.episodes import EpisodeMaker
+
+        limits = EpisodeSettings(max_tool_calling_iterations=self.max_calls)
+        return EpisodeMaker(self.tools, None, reader, self.settings.stop_ids, limits, self.settings.seed)
+
     def groups(self, prompts: Sequence[Prompt], size: int) -> Iterator[Group]:
         """Yield a group of completions per prompt, in the order of the prompts, as soon as it is finished."""
         step = max(1, CHUNK // size)
         for first in range(0, len(prompts), step):
-            part = prompts[first : first + step]
+            part: Sequence[Prompt] = prompts[first : first + step]
             waiting: dict[int, Group] = {}
             wanted = first
-            for group in self.engine.generate(part, size, self.settings):
+            episodes = None if self.maker is None else self.maker.begin(part, size, self.settings.step)
+            part = part if episodes is None else episodes.prompts
+            for group in self.engine.generate(part, size, self.settings, episodes):
                 waiting[group.prompt.row] = group
                 while wanted in waiting:
                     yield waiting.pop(wanted)
@@ -198,11 +246,13 @@ def lines(group: Group, with_logprobs: bool) -> Iterator[dict[str, object]]:
         line: dict[str, object] = {
             "row": group.prompt.row,
             "index": index,
-            "prompt": group.prompt.content,
+            "prompt": marked(group.prompt)[0],
             "completion": content,
             "finish": completion.finish,
-            "tokens": len(completion.ids),
+            "tokens": completion.num_written,
         }
+        if group.prompt.pictures:
+            line["pictures"] = [picture.digest for picture in group.prompt.pictures]
         if with_logprobs:
             line |= {"ids": list(completion.ids), "logprobs": list(completion.logprobs)}
         yield line
@@ -224,17 +274,3 @@ def device_of(name: str | None) -> torch.device:
         return torch.device(name or ("cuda" if has_cuda() else "cpu"))
     except RuntimeError as error:
         raise ConfigError(f"--device is {name!r}; give cpu, cuda, or cuda:1.") from error
-
-
-def open_output(path: str | None) -> AbstractContextManager[TextIO]:
-    """Open the file of `--output`, or standard output, which stays open.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    if path is None:
-        return nullcontext(sys.stdout)
-    try:
-        return Path(path).open("w", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {path} cannot be written: {error}") from error

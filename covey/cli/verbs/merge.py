@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
+from covey.text.foreign import show
 
 EXAMPLES = """
 examples:
@@ -14,7 +15,8 @@ examples:
   covey merge runs/math/checkpoint-200 merged --dtype bfloat16
   covey merge adapter merged --base path/to/base           where the base has moved since
 
-The sum of base and adapter is made in float32 on the CPU, and saved in the precision of the base's own files.
+The sum of base and adapter is made in float32 on the CPU, and saved in the precision of the base's own files, with the tokenizer,
+or the processor of a model that sees.
 
 Exit status: 0 merged, 2 wrong input.
 """
@@ -39,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
     """Merge, save, and print where the model is."""
     from transformers import AutoConfig
 
+    from covey.config.hardware import missing_to_see
     from covey.models import adapters, loading
+    from covey.models.families import is_family
+    from covey.models.inspect import innermost
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -47,11 +52,15 @@ def run(args: argparse.Namespace) -> int:
     dtype = loading.resolved_dtype(args.dtype)
     base_kwargs = {"trust_remote_code": True} if args.trust_remote_code else {}
     policy: Any = adapters.load_adapter(args.adapter, args.base, base_kwargs)
+    if is_family(innermost(policy).config) and (missing := missing_to_see()):
+        raise ConfigError(
+            f"The policy sees, and its processor needs {' and '.join(missing)}, without which what is merged would be blind: "
+            "pip install 'covey[vision]'."
+        )
     base = args.base or policy.peft_config["default"].base_model_name_or_path
-    own = (Path(args.adapter) / "tokenizer_config.json").exists()
-    tokenizer = loading.load_tokenizer(None, args.adapter if own else base, args.trust_remote_code)
+    processing = loading.load_processing_class(None, args.adapter, args.trust_remote_code, base)
     if dtype is None:  # the precision of the base's own files
         dtype = AutoConfig.from_pretrained(base, **base_kwargs).dtype
-    adapters.merge_adapter(policy, args.out, tokenizer, keep=False, dtype=dtype)
-    print(f"{args.out}: {base} with {args.adapter} merged into it")
+    adapters.merge_adapter(policy, args.out, processing, keep=False, dtype=dtype)
+    show(f"{args.out}: {base} with {args.adapter} merged into it")
     return 0

@@ -10,10 +10,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from covey.cli.arguments import add_recipe, add_set
 from covey.errors import ConfigError
+from covey.plan import Figure
+from covey.runs.record.json_text import finite
+from covey.text.foreign import show, show_json
+from covey.text.secrets import blanked
 
 if TYPE_CHECKING:
     from covey.cli.planning import Rows
@@ -91,14 +95,23 @@ def run(args: argparse.Namespace) -> int:
         plan = recipe.plan(args.rows, args.processes)
         found["Verdict"] = verdict_rows(recipe, plan, args.gpu, loads_data=args.rows is None)
     if args.json:
-        print(json.dumps({title.lower(): dict(rows) for title, rows in found.items()}, indent=2))
+        values = {title.lower(): by_label(rows) for title, rows in found.items()}
+        show_json(json.dumps(finite(values), indent=2, default=str))
         return 0
     parts = []
     for title, rows in found.items():
         width = max((len(label) for label, _ in rows), default=0)
         parts.append("\n".join([title, *(f"  {label:<{width}}  {value}" for label, value in rows)]))
-    print("\n\n".join(parts))
+    show("\n\n".join(parts))
     return 0
+
+
+def by_label(rows: Rows) -> dict[str, object]:
+    """Return rows as values for machines by their labels; a list where several rows have one."""
+    found: dict[str, list[object]] = {}
+    for label, cell in rows:
+        found.setdefault(label, []).append(getattr(cell, "value", cell))
+    return {label: values[0] if len(values) == 1 else values for label, values in found.items()}
 
 
 def sections(
@@ -121,11 +134,11 @@ def sections(
     rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
     plan = recipe.plan(num_prompts, ranks)
     settings = {**recipe.model_settings, **recipe.settings, "output_dir": recipe.config.output_dir}
-    found = {
-        "Plan": plan.table(),
+    found: dict[str, Rows] = {
+        "Plan": [*plan.table()],
         "Data": data_rows(recipe, plan, num_prompts),
         "Rewards": reward_rows(recipe, rewards),
-        "Settings": [(name, str(value)) for name, value in settings.items()],
+        "Settings": [(name, Figure(str(value), value)) for name, value in blanked(settings).items()],
         "Memory": memory_rows(recipe, plan, loads_data=num_prompts is None),
     }
     timing = None
@@ -143,7 +156,7 @@ def sections(
 def data_rows(recipe: Recipe, plan: Plan, num_prompts: int | None) -> Rows:
     """Return the size of every dataset, and how many rows belong to each task."""
     if num_prompts is not None:
-        return [("training", f"{num_prompts} rows, as given; not loaded")]
+        return [("training", Figure(f"{num_prompts} rows, as given; not loaded", {"rows": num_prompts}))]
     evaluation = recipe.eval_dataset
     named = evaluation if isinstance(evaluation, dict) else {"evaluation": evaluation}
     task_column = recipe.config.task_column
@@ -164,9 +177,10 @@ def size_of(dataset: Data, task_column: str) -> str:
         return "a stream"
     names = task_names(dataset, task_column)
     if not names:
-        return f"{len(dataset)} rows"
+        return Figure(f"{len(dataset)} rows", {"rows": len(dataset)})
     counts = Counter(str(value) for value in dataset[task_column])
-    return f"{len(dataset)} rows: {', '.join(f'{counts[name]} {name}' for name in names)}"
+    text = f"{len(dataset)} rows: {', '.join(f'{counts[name]} {name}' for name in names)}"
+    return Figure(text, {"rows": len(dataset), "tasks": {name: counts[name] for name in names}})
 
 
 def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
@@ -195,7 +209,25 @@ def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
         terms.append(f"in {options.where}")
     if options.on_error != "raise":
         terms.append(f"on error {options.on_error}")
-    return "; ".join(terms)
+    return Figure("; ".join(terms), reward_values(options, weight))
+
+
+def reward_values(options: RewardOptions, weight: object) -> dict[str, object]:
+    """Return a reward's terms as values; a weight that changes by its first and its last value."""
+
+    def ends(part: Any) -> object:
+        return [part(0.0), part(1.0)] if callable(part) else part
+
+    return {
+        "weight": {task: ends(part) for task, part in weight.items()}
+        if isinstance(weight, Mapping)
+        else ends(weight),
+        "tasks": sorted(options.tasks or ()),
+        "present": options.present,
+        "requires": [name for name, _ in options.requires],
+        "where": options.where,
+        "on_error": options.on_error,
+    }
 
 
 def weight_range(weight: float | Schedule) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from covey.errors import ConfigError
+from covey.text.foreign import show
 
 EXAMPLES = """
 examples:
@@ -34,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
     found = recipes()
     if args.name is None:
         width = max(map(len, found))
-        print("\n".join(f"{name:<{width}}  {header(path)}" for name, path in found.items()))
+        show("\n".join(f"{name:<{width}}  {header(path)}" for name, path in found.items()))
     elif args.name not in found:
         raise ConfigError(
             f"There is no recipe {args.name!r}.{nearest(args.name, found)} There are {', '.join(found)}."
         )
     else:
-        print(found[args.name].read_text(encoding="utf-8"), end="")
+        show(found[args.name].read_text(encoding="utf-8"), end="")
     return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from covey.text.foreign import show
+
 EXAMPLES = """
 examples:
   covey report quickstart-run                        writes quickstart-run/report.html
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         beside_record = schema.record_folder(args.runs[0]).resolve().parent / "report.html"
         path = write_report(args.runs, args.output or beside_record, args.max_size)
     except (FileNotFoundError, ValueError) as error:
-        print(f"covey report: {error}", file=sys.stderr)
+        show(f"covey report: {error}", sys.stderr)
         return 2
-    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    show(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0

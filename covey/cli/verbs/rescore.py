@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.errors import ConfigError, CoveyError
+from covey.text.foreign import show, show_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,14 +68,13 @@ def run(args: argparse.Namespace) -> int:
         steps, record = parse_steps(args.steps), open_run(args.run)
         result = rescore(record, what_if(args), steps)
     except (FileNotFoundError, ValueError, CoveyError) as error:
-        print(f"covey rescore: {error}", file=sys.stderr)
+        show(f"covey rescore: {error}", sys.stderr)
         return 2
-    if args.output and Path(args.output).suffix == ".parquet":
-        result.frame().to_parquet(args.output)
-    elif args.output:
-        result.frame().to_csv(args.output, index=False)
+    if args.output:
+        frame, is_parquet = result.frame(), Path(args.output).suffix == ".parquet"
+        frame.to_parquet(args.output) if is_parquet else frame.to_csv(args.output, index=False)
     if args.json:
-        print(json.dumps(result.summary(), indent=2))
+        show_json(json.dumps(result.summary(), indent=2))
     else:
         print_result(result, args.show)
     return 0

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.cli.arguments import add_recipe, add_set, is_main_process
+from covey.text.foreign import show
+from covey.text.secrets import without_secret_entries, without_secret_options
 
 if TYPE_CHECKING:
     from covey.recipes import Recipe
@@ -99,13 +101,18 @@ def train_command(path: str, overrides: Sequence[str]) -> str:
 
 
 def save_recipe(recipe: Recipe, path: str, overrides: Sequence[str], folder: Path) -> None:
-    """Write the recipe as it is run, overrides included."""
+    """Write the recipe as it is run, overrides included, secrets left out: a file that one shows around."""
     import yaml
 
     folder.mkdir(parents=True, exist_ok=True)
     plain = recipe.replaced(train={"output_dir": str(recipe.config.output_dir)}).plain()
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
-    (folder / "recipe.yaml").write_text(f"# {train_command(path, overrides)}\n{text}", encoding="utf-8")
+    kept = without_secret_entries(plain)
+    text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=110)
+    command = train_command(
+        path, [part for pair in overrides for part in without_secret_options(["--set", pair])[1:]]
+    )
+    note = "" if kept == plain else "# Secrets are left out: give them by --set, or in the environment.\n"
+    (folder / "recipe.yaml").write_text(f"# {command}\n{note}{text}", encoding="utf-8")
 
 
 def last_evaluation(history: Sequence[Mapping[str, float]]) -> tuple[float | None, dict[str, float]]:
@@ -129,12 +136,12 @@ def print_end(recipe: Recipe, metrics: Mapping[str, float], out: Path) -> None:
             lines.setdefault(f"{mean:.3f} {interval}", []).append(name.removeprefix("eval_"))
     if lines:  # with one reward or one task, the same number has several names
         shown_lines = [f"{' = '.join(same)}  {numbers}" for numbers, same in lines.items()]
-        print("\nAt the end, with 95 % intervals:\n  " + "\n  ".join(shown_lines))
+        show("\nAt the end, with 95 % intervals:\n  " + "\n  ".join(shown_lines))
     names = {"model": out / "model", "run": out, "recipe": out / "recipe.yaml"}
     shown = NEXT if recipe.eval_dataset is not None else NEXT.replace("  covey eval {model} {recipe}\n", "")
-    print(shown.format(**names))
+    show(shown.format(**names))
     if recipe.model_config.use_peft:
-        print(MERGE.format(**names))
+        show(MERGE.format(**names))
 
 
 class ListSettings(argparse.Action):
@@ -150,5 +157,5 @@ class ListSettings(argparse.Action):
         from covey.recipes.listing import listing
 
         lines = listing(str(values))
-        print("\n".join(lines) if lines else f"No setting has {values!r} in its name or description.")
+        show("\n".join(lines) if lines else f"No setting has {values!r} in its name or description.")
         parser.exit(0 if lines else 2)

@@ -6,6 +6,7 @@ import argparse
 import webbrowser
 
 from covey.errors import ConfigError, DatasetError
+from covey.text.foreign import show
 
 EXAMPLES = """
 examples:
@@ -42,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
         raise DatasetError(str(error)) from error
     except OSError as error:
         raise ConfigError(f"port {args.port} cannot be used: {error}. Choose another with --port.") from error
-    print(f"{server.url}  (Ctrl-C stops)", flush=True)
+    show(f"{server.url}  (Ctrl-C stops)", flush=True)
     if args.open:
         webbrowser.open(server.url)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        print()
+        show()
     finally:
         server.server_close()
     return 0

@@ -6,8 +6,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
+from covey.text.foreign import excerpt
+
 Severity = Literal["error", "warning", "note"]
 MARKS = {"error": "✗", "warning": "!", "note": "·"}
+MAX_TEXT, MAX_NAME = 4_000, 60
+"""Characters of a finding, and of a reward's name, that are shown."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,8 @@ class CheckReport:
     rewards: dict[str, RewardStatistics] = field(default_factory=dict)
 
     def add(self, severity: Severity, reward: str, check: str, text: str) -> None:
-        # Text of completions ends up here; nothing in it may move a terminal's cursor.
-        printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-        self.findings.append(CheckFinding(severity, reward, check, printable))
+        """Note a finding; what its text quotes of completions is shown on one line."""
+        self.findings.append(CheckFinding(severity, reward, check, excerpt(text, MAX_TEXT)))
 
     @property
     def errors(self) -> list[CheckFinding]:
@@ -84,10 +87,14 @@ class CheckReport:
             "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
         )
         order = sorted(self.findings, key=lambda f: list(MARKS).index(f.severity))
-        found = "\n".join(f"{MARKS[f.severity]} {f'{f.reward}: ' if f.reward else ''}{f.text}" for f in order)
+        found = "\n".join(
+            f"{MARKS[f.severity]} {f'{excerpt(f.reward, MAX_NAME)}: ' if f.reward else ''}{f.text}"
+            for f in order
+        )
         counts = {mark: sum(f.severity == mark for f in self.findings) for mark in MARKS}
         end = f"{counts['error']} errors, {counts['warning']} warnings, {counts['note']} notes"
-        return f"{self.num_rows} rows, completions from {self.source}\n\n{table}\n\n{found or 'Nothing found.'}\n\n{end}"
+        head = f"{self.num_rows} rows, completions from {self.source}"
+        return f"{head}\n\n{table}\n\n{found or 'Nothing found.'}\n\n{end}"
 
 
 def _cells(name: str, statistics: RewardStatistics) -> tuple[str, ...]:
@@ -95,7 +102,7 @@ def _cells(name: str, statistics: RewardStatistics) -> tuple[str, ...]:
     times = (statistics.seconds_p50, statistics.seconds_p95, statistics.seconds_max)
     gold = "–" if statistics.gold_share is None else f"{statistics.gold_share:.0%}"
     return (
-        name,
+        excerpt(name, MAX_NAME),
         str(statistics.num_rows),
         reach,
         _number(statistics.mean),

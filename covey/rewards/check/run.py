@@ -22,8 +22,8 @@ from covey.rewards.mixture import as_rewards
 from covey.rewards.options import Row
 from covey.types import PromptContent
 
-Sampler = Callable[[Sequence[PromptContent], int], Sequence[Sequence[PromptContent]]]
-"""Prompts and a number → that many completions of each."""
+Sampler = Callable[[Sequence[Row], int], Sequence[Sequence[PromptContent]]]
+"""Rows and a number → that many completions of the prompt of each."""
 
 
 def check_rewards(
@@ -42,7 +42,7 @@ def check_rewards(
         dataset: rows with a `prompt` and the columns that rewards look at; a list or a dataset.
         num_rows: rows looked at, spread evenly over a dataset that has a length, else the first ones.
         completions: a file of JSON lines, each with `completion` and the `prompt` or the `row` that it belongs to.
-        sample: samples completions; `group_size` per prompt.
+        sample: rows, `group_size` → that many completions of the prompt of each row.
 
     Raises:
         DatasetError: no rows, or completions that belong to none of them.
@@ -117,7 +117,7 @@ def _samples(
     Made up are the row's right answer in the forms that the rewards may want, another row's, and an ordinary wrong one.
     """
     if sample is not None:
-        groups = sample([row["prompt"] for row in rows], group_size)
+        groups = sample(rows, group_size)
         return [(row, completion) for row, group in zip(rows, groups, strict=True) for completion in group]
 
     golds = [[text for t in trials for text in gold_completions(t.reward, row)[:1]] for row in rows]

@@ -8,7 +8,8 @@ from covey.rewards.contract import Reward
 from covey.rewards.execution.executors import executor_of
 from covey.rewards.execution.faults import FAULTS, CallTimeout
 from covey.rewards.execution.loop import awaited
-from covey.text.foreign import without_secrets
+from covey.text.foreign import made_fit
+from covey.text.secrets import without_secrets
 from covey.types import Score
 
 
@@ -41,7 +42,7 @@ def call_guarded(reward: Reward, batch: RewardBatch, counts: CallCounts) -> tupl
         try:
             if isinstance(value, BaseException):  # an executor that went sample by sample
                 raise value
-            scores.append(reward.score(value, row))
+            scores.append(reward.score(value, row, batch.turns[row] if batch.turns else None))
         except FAULTS as error:
             scores.append(_fault_score(reward, batch.select([row]), counts, error))
     return scores, notes
@@ -73,7 +74,7 @@ def _fault_score(reward: Reward, concerned: RewardBatch, counts: CallCounts, err
         raise RewardError(
             f"Reward {reward.name!r} raised {type(error).__name__}: {error}. It was called with {size} "
             f"completion{'s' if size != 1 else ''}; the first is {first}. The traceback above shows where."
-        ) from error
+        ) from made_fit(error)
     if isinstance(error, CallTimeout):
         counts.num_timeouts += 1
     else:

@@ -15,7 +15,8 @@ from typing import Protocol
 import httpx2
 
 from covey.errors import RewardError
-from covey.text.foreign import BLANK, without_secrets
+from covey.text.foreign import visible
+from covey.text.secrets import BLANK, without_secrets
 from covey.types import Message
 
 
@@ -188,7 +189,7 @@ class OpenAIClient:
         return self._blanked(received[:100_000].decode("utf-8", "replace"))[:length]
 
     def _error(self, reason: str) -> ClientError:
-        return ClientError(self._blanked(f"{self.url}: {reason}"))
+        return ClientError(visible(self._blanked(f"{self.url}: {reason}")))
 
     def _of_this_loop(self) -> tuple[httpx2.AsyncClient, asyncio.Semaphore]:
         """Return the connections and the semaphore of the running loop; another trainer has another loop."""

@@ -8,6 +8,7 @@ get the same number.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +19,11 @@ import torch
 from covey.errors import LoadingError, RewardError
 from covey.rewards.contract import Failure
 from covey.rewards.text import without_reasoning
-from covey.types import Message, PromptContent, message_text
+from covey.types import Message, PromptContent, is_picture, message_text, parts_of
+from covey.vision.blocks import BARE, payloads_in
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 Reduction = int | Callable[[torch.Tensor], torch.Tensor]
 """Way from several labels to one number: the index of a logit, or a function `[texts, labels]` → `[texts]`."""
@@ -35,7 +37,8 @@ class RewardModel:
     Args:
         model: a module whose output has `logits` of shape `[texts, labels]`. Scored in eval mode, in its own dtype
             and on its own device; scores are fp32.
-        tokenizer: the reward model's tokenizer. Chats need its chat template. Text prompts are joined to their
+        tokenizer: the reward model's tokenizer; or its processor, where it sees: then chats with pictures are scored with their
+            pixels, one at a time. Without, they are an error. Chats need its chat template. Text prompts are joined to their
             completion without one, and tokenized as the tokenizer does by itself, with at most one BOS.
         name: of the reward in metrics; by default the last part of the model's name.
         reduce: required where the model has more than one label.
@@ -58,7 +61,7 @@ class RewardModel:
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: PreTrainedTokenizerBase | ProcessorMixin,
         *,
         name: str | None = None,
         reduce: Reduction | None = None,
@@ -73,7 +76,8 @@ class RewardModel:
         offload: bool = False,
     ) -> None:
         self.model = model.eval()
-        self.tokenizer = tokenizer
+        self.processor: Any = tokenizer if hasattr(tokenizer, "image_processor") else None
+        self.tokenizer: Any = getattr(tokenizer, "tokenizer", tokenizer)
         config = getattr(model, "config", None)
         path = getattr(config, "_name_or_path", "") or getattr(model, "name_or_path", "")
         own_name = os.path.basename(os.path.normpath(path)) if isinstance(path, str) and path else ""
@@ -100,6 +104,8 @@ class RewardModel:
         **_: object,
     ) -> list[float | None]:
         """Return one score per completion; a `Failure`, which is NaN, where it failed."""
+        if any(map(payloads_in, prompts)):
+            return self._with_pictures(prompts, completions, log_metric)
         inputs = [self.encode(p, c) for p, c in zip(prompts, completions, strict=True)]
         fitted = [self._fit(*sample) for sample in zip(inputs, prompts, completions, strict=True)]
         scores = self.score({ids for ids in fitted if ids})
@@ -109,8 +115,57 @@ class RewardModel:
             log_metric(f"reward_models/{self.__name__}/tokens", sum(map(len, fitted)) / len(inputs))
         blank = Failure("there is no text to score")
         long = Failure(f"the text is longer than the {self.max_length} tokens that {self.__name__} takes")
-        pairs = zip(fitted, inputs, strict=True)
-        return [scores[after] if after else long if before else blank for after, before in pairs]
+        return [scores[a] if a else long if b else blank for a, b in zip(fitted, inputs, strict=True)]
+
+    def check_can_see(self, prompt: PromptContent) -> None:
+        """Raise a RewardError where this model cannot be shown a prompt with pictures."""
+        sees = "pixel_values" in inspect.signature(self.model.forward).parameters
+        if self.processor is not None and sees and not isinstance(prompt, str):
+            return
+        why = "its processor was not given" if sees else "it reads text alone"
+        why = "the prompt is text, which does not hold them" if isinstance(prompt, str) and sees else why
+        raise RewardError(
+            f"Reward model {self.__name__!r} is given a prompt with pictures, and {why}: it would score blind. Give RewardModel(model, "
+            "processor) of a model that sees, and prompts as messages; or a function that hands it messages without their pictures."
+        )
+
+    @torch.inference_mode()
+    def _with_pictures(
+        self,
+        prompts: Sequence[PromptContent],
+        completions: Sequence[PromptContent],
+        log_metric: Callable[[str, float], None] | None,
+    ) -> list[float | None]:
+        """Return the scores of a batch some of whose prompts show pictures: these one at a time, the others as always."""
+        shown = [i for i, prompt in enumerate(prompts) if payloads_in(prompt)]
+        others = sorted(set(range(len(prompts))) - set(shown))
+        texts = [prompts[i] for i in others], [completions[i] for i in others]
+        scores = dict(zip(others, self(*texts, log_metric=log_metric), strict=True))
+        self.model.to(self.device).eval()
+        for row in shown:
+            self.check_can_see(prompts[row])
+            scores[row] = self._seen(prompts[row], completions[row])
+        if self.offload:
+            self.model.to("cpu")
+        return [scores[row] for row in range(len(prompts))]
+
+    def _seen(self, prompt: PromptContent, completion: PromptContent) -> float:
+        """Return the score of a completion and what it answers, which shows pictures."""
+        answer = completion if self.keep_reasoning else without_reasoning(completion)
+        chat = _joined(_messages(prompt, "user"), _messages(answer, "assistant"))
+        bare = [_bare(message) for message in chat]
+        text = self.processor.apply_chat_template(bare, tokenize=False)
+        images, whole = payloads_in(prompt), {"add_special_tokens": False, "padding": False}
+        given = dict(self.processor(images=[images], text=[text], return_tensors="pt", **whole))
+        if self.max_length and given["input_ids"].shape[1] > self.max_length:
+            return Failure(
+                f"text and pictures take more than the {self.max_length} tokens that {self.__name__} takes"
+            )
+        dtype = getattr(self.model, "dtype", None)
+        for name, value in given.items():
+            given[name] = value.to(self.device, dtype if value.is_floating_point() else None)
+        lengths = torch.tensor([given["input_ids"].shape[1]])
+        return self._reduced(self._logits(given, lengths).float())[0]
 
     def encode(self, prompt: PromptContent, completion: PromptContent) -> Ids:
         """Return the token ids of prompt and completion together.
@@ -132,24 +187,29 @@ class RewardModel:
         self.model.to(self.device).eval()
         with torch.inference_mode():
             for chunk in _chunks(sorted(texts, key=lambda ids: (len(ids), ids)), self.max_tokens_per_batch):
-                scores.update(zip(chunk, self._reduced(self._logits(chunk).float()), strict=True))
+                logits = self._logits(*self._padded(chunk))
+                scores.update(zip(chunk, self._reduced(logits.float()), strict=True))
         if self.offload:
             self.model.to("cpu")
         return scores
 
-    def _logits(self, chunk: Sequence[Ids]) -> torch.Tensor:
-        """Compute the logits `[texts, labels]`, padded on the right so that positions count from the first real token."""
+    def _padded(self, chunk: Sequence[Ids]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Return what the model is given, padded on the right so that positions count from the first real token, and the lengths."""
         lengths = torch.tensor([len(ids) for ids in chunk], device=self.device)
         width = int(lengths.max())
         pad = getattr(self.tokenizer, "pad_token_id", None) or 0  # any id will do: the mask tells padding
         ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in chunk], device=self.device)
         mask = (torch.arange(width, device=self.device)[None] < lengths[:, None]).long()
+        return {"input_ids": ids, "attention_mask": mask}, lengths
+
+    def _logits(self, given: dict[str, torch.Tensor], lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the logits `[texts, labels]`."""
         body, head = _body_and_head(self.model)
         if body is None or head is None:  # encoders pool their first token, which no padding moves
-            logits = self.model(input_ids=ids, attention_mask=mask).logits
+            logits = self.model(**given).logits
             return logits if logits.ndim == 2 else logits[:, None]
-        states = body(input_ids=ids, attention_mask=mask).last_hidden_state  # (texts, tokens, hidden)
-        last = states[torch.arange(len(chunk), device=states.device), lengths.to(states.device) - 1]
+        states = body(**given).last_hidden_state  # (texts, tokens, hidden)
+        last = states[torch.arange(len(lengths), device=states.device), lengths.to(states.device) - 1]
         return head(last)
 
     def _reduced(self, logits: torch.Tensor) -> list[float]:
@@ -186,15 +246,13 @@ class RewardModel:
         return len(self._tokens(before)) if before else 0
 
     def _tokens(self, content: str | list[Message], special: bool = True) -> Ids:
-        """Return the ids of a text, or of messages by the chat template; BOS stands once at most.
-
-        A rendered text may hold one already when the tokenizer adds its own.
-        """
+        """Return the ids of a text, or of messages by the chat template; BOS stands once, also where text and tokenizer write it."""
         encoded: Any
         if isinstance(content, str):
             encoded = self.tokenizer(content, add_special_tokens=special)
         elif getattr(self.tokenizer, "chat_template", None):
-            encoded = self.tokenizer.apply_chat_template(content, tokenize=True, return_dict=True)
+            chat = content if self.processor is None else [*map(_bare, content)]
+            encoded = self.tokenizer.apply_chat_template(chat, tokenize=True, return_dict=True)
         else:
             raise RewardError(
                 f"Reward model {self.__name__!r} got chat messages, and its tokenizer has no chat template. Give a "
@@ -220,7 +278,7 @@ class RewardModel:
 
 
 def load_reward_model(
-    name_or_path: str, tokenizer: PreTrainedTokenizerBase | None = None, **options: Any
+    name_or_path: str, tokenizer: PreTrainedTokenizerBase | ProcessorMixin | None = None, **options: Any
 ) -> RewardModel:
     """Load a reward model and its tokenizer from a folder or a model hub.
 
@@ -234,7 +292,7 @@ def load_reward_model(
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from covey.models.loading import not_loaded
+    from covey.models.loading import load_processor, not_loaded
 
     own = {key: options.pop(key) for key in _OPTIONS if key in options}
     try:
@@ -250,6 +308,8 @@ def load_reward_model(
             f"{'is' if len(fresh) == 1 else 'are'} missing in its weights or has another shape, and would start at "
             "random. Give a sequence-classification checkpoint."
         )
+    if tokenizer is None and "pixel_values" in inspect.signature(model.forward).parameters:
+        tokenizer = load_processor(name_or_path, bool(options.get("trust_remote_code")))
     if tokenizer is None:
         hub = {
             key: options[key]
@@ -302,6 +362,12 @@ def _chunks(by_length: Sequence[Ids], max_tokens: int) -> Iterator[list[Ids]]:
         chunk.append(ids)
     if chunk:
         yield chunk
+
+
+def _bare(message: Message) -> Message:
+    """Return a message as templates of models that see read it: its content in parts, pictures without what they hold."""
+    parts = parts_of(message) or [{"type": "text", "text": message_text(message)}]
+    return {**message, "content": [dict(BARE) if is_picture(part) else part for part in parts]}
 
 
 def _messages(content: PromptContent, role: str) -> list[Message]:

@@ -48,11 +48,7 @@ class Expression:
         return tuple(token for token in self.postfix if isinstance(token, int))
 
     def value(self, names: Mapping[str, int] | None = None) -> Fraction:
-        """Compute the exact value.
-
-        Raises:
-            ExpressionError: division by zero, or a name that `names` lacks.
-        """
+        """Compute the exact value; an ExpressionError for a division by zero, or a name that `names` lacks."""
         stack: list[Fraction] = []
         for token in self.postfix:
             if isinstance(token, int):

@@ -1,4 +1,4 @@
-"""Rewards for length. They punish or scale; none pays for text by itself."""
+"""Rewards for length. They punish or scale; none pays for text by itself. What tools answered is no part of a length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from covey.rewards.contract import Failure, Reward
-from covey.rewards.text import text_of
+from covey.rewards.text import text_of, written_ids
 from covey.types import PromptContent
 
 
@@ -28,8 +28,14 @@ class SoftOverlong:
         self.max_length, self.cache = max_length, cache
         self.__name__ = "soft_overlong"
 
-    def __call__(self, completion_ids: Sequence[Sequence[int]], **_: object) -> list[float]:
-        excesses = [len(ids) - (self.max_length - self.cache) for ids in completion_ids]
+    def __call__(
+        self,
+        completion_ids: Sequence[Sequence[int]],
+        completion_masks: Sequence[Sequence[bool]] | None = None,
+        **_: object,
+    ) -> list[float]:
+        own = written_ids(completion_ids, completion_masks)
+        excesses = [len(ids) - (self.max_length - self.cache) for ids in own]
         # Over a slope of 0 tokens the first token too many costs 1, as the second half of equation 13 has it.
         return [-min(max(excess / max(self.cache, 1), 0.0), 1.0) or 0.0 for excess in excesses]
 
@@ -56,13 +62,16 @@ class LengthBudget:
         return [self.budget] if isinstance(self.budget, str) and self.budget not in columns else []
 
     def __call__(
-        self, completion_ids: Sequence[Sequence[int]], **columns: Sequence[object]
+        self,
+        completion_ids: Sequence[Sequence[int]],
+        completion_masks: Sequence[Sequence[bool]] | None = None,
+        **columns: Sequence[object],
     ) -> list[float | None]:
         budgets: Sequence[object] = [self.budget] * len(completion_ids)
         if isinstance(self.budget, str):
             budgets = columns[self.budget]
         scores: list[float | None] = []
-        for ids, budget in zip(completion_ids, budgets, strict=True):
+        for ids, budget in zip(written_ids(completion_ids, completion_masks), budgets, strict=True):
             if not isinstance(budget, int | float) or budget <= 0:
                 scores.append(None)
                 continue
@@ -108,10 +117,13 @@ class CosineLength:
         self,
         completions: Sequence[PromptContent],
         completion_ids: Sequence[Sequence[int]] | None = None,
+        completion_masks: Sequence[Sequence[bool]] | None = None,
         **columns: object,
     ) -> list[float | None]:
         everything = {**columns, "completions": completions, "completion_ids": completion_ids}
-        lengths = [len(ids) for ids in completion_ids or map(text_of, completions)]
+        everything["completion_masks"] = completion_masks
+        own = written_ids(completion_ids, completion_masks) if completion_ids else map(text_of, completions)
+        lengths = [len(units) for units in own]
         scores = self.accuracy.scores(self.accuracy(**everything), len(completions))
         values: list[float | None] = []
         for score, length in zip(scores, lengths, strict=True):

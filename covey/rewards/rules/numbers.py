@@ -28,8 +28,7 @@ _NUMBER = re.compile(
 def exact_number(value: object) -> Fraction | None:
     """Return a number or its text as an exact rational; None where it is neither.
 
-    Text may be an integer, a decimal, `a/b`, scientific (`1.5e3`, at most three digits of exponent), and may have
-    thousands separators of the form `1,234,567`.
+    Text may be an integer, a decimal, `a/b` or scientific (`1.5e3`, at most three digits of exponent), also with separators (`1,234`).
     """
     if isinstance(value, bool) or value is None:
         return None

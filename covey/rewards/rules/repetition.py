@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from covey.rewards.text import text_of
+from covey.rewards.text import text_of, written_ids
 from covey.types import PromptContent
 
 
 class Repetition:
     """`(1 - different / all) × max_penalty` over the n-grams of a completion: 0 where none repeats.
 
-    Token ids where the trainer gives them, else words.
+    Token ids that the policy wrote where the trainer gives them, else words.
 
     Args:
         ngram: length of what may repeat.
@@ -30,11 +30,14 @@ class Repetition:
         self,
         completions: Sequence[PromptContent],
         completion_ids: Sequence[Sequence[int]] | None = None,
+        completion_masks: Sequence[Sequence[bool]] | None = None,
         **_: object,
     ) -> list[float]:
         scores = []
         words = [text_of(completion).split() for completion in completions] if not completion_ids else []
-        sequences: Sequence[Sequence[object]] = completion_ids or words
+        sequences: Sequence[Sequence[object]] = words
+        if completion_ids:
+            sequences = written_ids(completion_ids, completion_masks)
         for units in sequences:
             grams = list(zip(*(units[start:] for start in range(self.ngram)), strict=False))
             share = 1 - len(set(grams)) / len(grams) if grams else 0.0

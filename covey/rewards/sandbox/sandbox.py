@@ -71,11 +71,9 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             raise ValueError(f"Sandbox(otherwise={otherwise!r}): it is 'refuse' or 'monty'.")
         if otherwise == "refuse":  # monty brings its own processes
             check_can_fork("A sandbox runs code")
-        self.level, self.limits = level, limits or Limits()
-        self.preload, self.paths = tuple(preload), tuple(paths)
+        self.level, self.limits, self.otherwise = level, limits or Limits(), otherwise
+        self.preload, self.paths, self._wall_names = tuple(preload), tuple(paths), tuple(walls)
         self.workers = workers or os.cpu_count() or 1
-        self.otherwise = otherwise
-        self._wall_names = tuple(walls)
         self._forget()
 
     def grade(self, job: Job, stop_early: bool = False) -> Grade:
@@ -244,10 +242,7 @@ def fork():
 
 
 def _try_walls(zygote: Zygote, limits: Limits) -> str | None:
-    """Let a child try what it must not be able to do; return what is wrong.
-
-    None where nothing is, or no wall was promised.
-    """
+    """Let a child try what it must not be able to do; return what is wrong, None where nothing is or no wall was promised."""
     if not zygote.walls.seccomp:
         return None
     with Child(zygote, limits) as child:

@@ -120,7 +120,7 @@ class Session:
                     case ("value", value, _):
                         fault = value if isinstance(value, str) else shortened(value)
                     case _:
-                        fault = str(answer)
+                        fault = shortened(answer)
         except (ChildEnded, TooLate, TooMuch) as error:
             fault = repr(error)
         if fault:

@@ -6,6 +6,7 @@ The same history serves a run that goes on (it grows by a step, and its memory i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -83,6 +84,10 @@ class Numbers:
             if value is not None and math.isfinite(value):
                 self._series.setdefault(name, _Series()).add(step, float(value))
 
+    def named(self, pattern: re.Pattern[str]) -> list[str]:
+        """Return the names of the numbers so far that the whole pattern describes, in the order in which they came."""
+        return [name for name in self._series if pattern.fullmatch(name)]
+
     def values(self, name: str, last: int | None = None) -> Floats:
         """Return the values of a number in the order of the steps; the `last` ones only, or all that are kept."""
         series = self._series.get(name)
@@ -124,6 +129,8 @@ class History:
     settings: Mapping[str, object] = field(default_factory=dict)
     rewards: Mapping[str, float] = field(default_factory=dict)
     model: Mapping[str, object] = field(default_factory=dict)
+    tools: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """By name: `where` it runs, as in the head of the record."""
     evaluations: list[EvaluationPoint] = field(default_factory=list)
     step: int = 0
     length: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from covey.runs.hints.hint import Finding, rule
@@ -19,8 +20,15 @@ def every_completion_is_cut_off(groups: Sequence[ScoredGroup]) -> str | None:
     completions = [c for s in groups for c in s.group.completions]
     if not completions or not all(c.is_truncated for c in completions):
         return None
+    ends = Counter(c.finish for c in completions)
+    if set(ends) != {"length"}:
+        numbers = ", ".join(f"{count} by {finish}" for finish, count in ends.most_common())
+        return (
+            f"Every completion was ended by a limit: {numbers}. If rewards need a finished answer, raise the limits "
+            "(max_tool_calling_iterations, episode_timeout, max_completion_length)."
+        )
     return (
-        f"Every completion hit the limit of {max(len(c.ids) for c in completions)} tokens. If rewards need a finished answer, "
+        f"Every completion hit the limit of {max(len(c.ids) - c.opening for c in completions)} tokens. If rewards need a finished answer, "
         "raise max_completion_length, or check that the model ends its answers with one of its end-of-sequence tokens."
     )
 
@@ -28,14 +36,17 @@ def every_completion_is_cut_off(groups: Sequence[ScoredGroup]) -> str | None:
 @rule("problem", every_completion_is_cut_off)
 def most_completions_are_cut_off(history: History) -> list[Finding]:
     """Find that half of the completions hit the limit of new tokens: their answers, and often their rewards, are lost."""
-    share = history.metrics.mean("completions/clipped_ratio", FEW)
+    # Of episodes, the limits of turns and of time are another rule's.
+    has_tools = history.metrics.range("episodes/ended/length") is not None
+    name = "episodes/ended/length" if has_tools else "completions/clipped_ratio"
+    share = history.metrics.mean(name, FEW)
     if share is None or share < 0.5:
         return []
     who = "Every completion is" if share > 0.99 else f"{percent(share)} of the completions are"
     return [
         Finding(
             f"{who} cut off.",
-            f"completions/clipped_ratio is {percent(share)} over the last {FEW} steps; max_completion_length is "
+            f"{name} is {percent(share)} over the last {FEW} steps; max_completion_length is "
             f"{history.settings.get('max_completion_length', 'the limit')}.",
             (
                 "Raise max_completion_length, or ask for shorter answers in the prompt.",
@@ -43,7 +54,7 @@ def most_completions_are_cut_off(history: History) -> list[Finding]:
                 "Add a reward that pays for ending in time (soft overlong punishment).",
                 "Set mask_truncated_completions, so that what was cut off is not trained on.",
             ),
-            ("completions/clipped_ratio", "completions/mean_length"),
+            (name, "completions/mean_length"),
             severity="problem" if share >= 0.9 else "warning",
         )
     ]
@@ -134,6 +145,8 @@ def length_collapses(history: History) -> list[Finding]:
 @rule("warning")
 def sampler_and_trainer_disagree(history: History) -> list[Finding]:
     """Find that sampler and trainer give other log-probabilities: the update learns from another policy."""
+    if history.metrics.mean("async/lag", FEW):
+        return []  # they must: the policy has moved since; rules of `sampling_elsewhere` look at what that costs
     gap = history.metrics.mean("sampling/logp_gap/mean", FEW)
     dropped = history.metrics.mean("sampling/masked_share", FEW)
     if (gap is None or gap < 0.05) and (dropped is None or dropped < 0.1):

@@ -81,6 +81,7 @@ def ratio_is_not_one_at_first(history: History) -> list[Finding]:
     if not _is_on_policy(history):
         return []
     ratio = history.metrics.values("ratio/mean", FEW)
+    ratio = ratio[ratio > 0]  # 0 is the mean of a step without a token in its loss: all were masked
     clipped = history.metrics.values("clip_ratio/region_mean", FEW)
     if ratio.size and abs(ratio - 1).max() > 1e-3:
         return _ratio_findings(

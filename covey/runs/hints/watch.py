@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from covey.errors import warn
-from covey.runs.hints import learning, sampling, scoring, updating
+from covey.runs.hints import learning, sampling, sampling_elsewhere, scoring, seeing, tool_use, updating
 from covey.runs.hints.hint import SEVERITIES, Hint, Rule
 from covey.runs.hints.history import EvaluationPoint, History
 from covey.runs.record import schema
@@ -18,7 +18,7 @@ from covey.types import ScoredGroup
 
 RULES: tuple[Rule, ...] = tuple(
     value
-    for module in (sampling, scoring, updating, learning)
+    for module in (sampling, sampling_elsewhere, seeing, tool_use, scoring, updating, learning)
     for value in vars(module).values()
     if isinstance(value, Rule)
 )
@@ -44,9 +44,11 @@ class HintWatch:
         rewards: Mapping[str, float] | None = None,
         model: Mapping[str, object] | None = None,
         patience: int = PATIENCE,
+        tools: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
         self.patience = patience
-        self.history = History(settings or {}, rewards or {}, model or {})
+        known = {name: facts for name, facts in (tools or {}).items() if isinstance(facts, Mapping)}
+        self.history = History(settings or {}, rewards or {}, model or {}, known)
         self._held: dict[tuple[str, str], Hint] = {}
         self._gone: list[Hint] = []
         self._warned: dict[str, int] = {}
@@ -128,7 +130,9 @@ def begin_watch(folder: Path, steps: int = 0) -> HintWatch:
     """Return a watch that has seen nothing yet, for the run of a record, of which so many steps are looked at in one go."""
     header = read_header(folder)
     patience = max(PATIENCE, 2 * stride_for(steps))
-    return HintWatch(header.get("settings"), header.get("rewards"), header.get("model"), patience)
+    return HintWatch(
+        header.get("settings"), header.get("rewards"), header.get("model"), patience, header.get("tools")
+    )
 
 
 def stride_for(steps: int) -> int:

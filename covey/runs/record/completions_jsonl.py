@@ -1,4 +1,5 @@
-"""Every completion as a line of JSON: prompt, completion, one column per reward, total, advantage, step, group.
+"""Every completion as a line of JSON: prompt, completion, one column per reward, total, advantage, step, group; with tools also
+messages and turns.
 
 Where a reward, or a column that one added, has the name of a column that is there already, its own is `rewards/<name>`, or
 `extra/<name>`.
@@ -14,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from covey.errors import warn
-from covey.runs.record.jsonl import finite, plain
+from covey.runs.record.episodes import turn_entries
+from covey.runs.record.json_text import finite, plain
 from covey.types import ScoredGroup
+from covey.vision.marks import marked
 
 
 class CompletionLog:
@@ -69,17 +72,27 @@ class CompletionLog:
 
 
 def completion_rows(step: int, scored: Sequence[ScoredGroup]) -> Iterator[dict[str, object]]:
-    """Yield one dictionary per completion, with the same columns for each; None where a reward does not apply."""
+    """Yield one dictionary per completion, with the same columns for each; None where a reward does not apply.
+
+    Where any of them had tools, all have `written_tokens`, `turns` (`TurnEntry`) and `messages`.
+    """
     extras = list(dict.fromkeys(name for s in scored for name in s.extras))
+    has_tools = any(c.turns is not None for s in scored for c in s.group.completions)
     for number, s in enumerate(scored):
+        shown, _ = marked(s.group.prompt)
         for i, completion in enumerate(s.group.completions):
-            row: dict[str, object] = {"step": step, "group": number, "prompt": s.group.prompt.content}
+            row: dict[str, object] = {"step": step, "group": number}
+            row["prompt"] = shown if completion.own_prompt is None else completion.own_prompt
             row["completion"] = completion.text
-            taken = {*row, "reward", "advantage", "finish", "tokens"}
+            later: dict[str, object] = {"reward": s.totals[i], "advantage": s.advantages[i]}
+            later |= {"finish": completion.finish, "tokens": len(completion.ids)}
+            if has_tools:
+                later |= {"written_tokens": completion.num_written, "turns": turn_entries(s, i)}
+                later["messages"] = None if completion.messages is None else list(completion.messages)
+            taken = {*row, *later}
             for name, scores in s.scores.items():
                 row[f"rewards/{name}" if name in taken else name] = scores[i].value
-            row |= {"reward": s.totals[i], "advantage": s.advantages[i]}
-            row |= {"finish": completion.finish, "tokens": len(completion.ids)}
+            row |= later
             taken = set(row)
             for name in extras:
                 column = s.extras.get(name)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sized
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey import __version__
-from covey.runs.record.jsonl import Json
-from covey.text import foreign
+from covey.runs.record.json_text import Json
+from covey.text.secrets import without_secret_options, without_secrets
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,9 +34,6 @@ VARIABLES = (
 
 MAX_DIFF_CHARS = 100_000
 GIT_SECONDS = 5.0
-_SECRET_OPTION = re.compile(
-    r"^--?[\w.-]*(token|key|secret|passw(or)?d|passphrase|auth|authorization|credentials?)$", re.IGNORECASE
-)
 
 
 def environment() -> Json:
@@ -72,26 +70,30 @@ def hardware() -> Json:
 
 def libraries() -> dict[str, str]:
     """Return the installed version by name, without importing any."""
-    found = {"covey": __version__}
-    for name in LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {name: version for name in LIBRARIES if (version := _version(name)) is not None}
+    return {"covey": __version__, **found}
+
+
+@functools.cache  # a process keeps what it has imported, and each of these files takes milliseconds to read
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def git_state(folder: str | Path = ".") -> Json | None:
     """Return commit, branch, cleanness and the difference to the commit; None outside a repository or without git."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
+    head = _git(folder, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    if head is None:
         return None
+    commit, branch = head.splitlines()
     status = _git(folder, "status", "--porcelain") or ""
-    diff = foreign.without_secrets(_git(folder, "diff", "HEAD") or "")
+    diff = without_secrets(_git(folder, "diff", "HEAD") or "")
     left_out = max(0, len(diff) - MAX_DIFF_CHARS)
     return {
         "commit": commit,
-        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "branch": branch,
         "clean": not status,
         "changed": status.splitlines()[:100],
         "diff": diff[:MAX_DIFF_CHARS] + (f"\n[{left_out} characters left out]" if left_out else ""),
@@ -125,31 +127,6 @@ def dataset_facts(dataset: object, name: str | None = None) -> Json:
         "columns": list(getattr(dataset, "column_names", None) or []),
         "fingerprint": getattr(dataset, "_fingerprint", None),
     }
-
-
-def without_secrets(settings: Mapping[str, object]) -> Json:
-    """Return the settings with the values of secrets blanked: tokens of hubs, keys of interfaces, passwords, at any depth."""
-    clean = foreign.blanked(settings)
-    assert isinstance(clean, dict)
-    return clean
-
-
-def without_secret_options(arguments: Sequence[str]) -> list[str]:
-    """Return a command line with secrets blanked: `--hub-token=…`, `--api-key …`, `--set hub_token=…`, and what has their form."""
-    kept: list[str] = []
-    for i, argument in enumerate(arguments):
-        name, separator, value = argument.partition("=")
-        inner, has_inner, _ = value.partition("=")  # of --set=hub_token=…
-        follows_secret = i and "=" not in arguments[i - 1] and _SECRET_OPTION.match(arguments[i - 1])
-        if separator and value and (_SECRET_OPTION.match(name) or foreign.is_secret_name(name.lstrip("-"))):
-            kept.append(f"{name}={foreign.BLANK}")
-        elif has_inner and name.startswith("-") and foreign.is_secret_name(inner):
-            kept.append(f"{name}={inner}={foreign.BLANK}")
-        elif follows_secret and not argument.startswith("--"):
-            kept.append(foreign.BLANK)
-        else:
-            kept.append(foreign.without_secrets(argument))
-    return kept
 
 
 def process_facts() -> Json:

@@ -34,7 +34,8 @@ def group_statistics(
     Names: `groups`, `completions`; `reward/mean|se|groups|signal_share|failed_share|unscored_share`;
     `rewards/<reward>/mean|se|groups|count|min|max|constant_share|not_applicable_share|gated_share|failed_share|
     advantage_share`; `tasks/<task>/mean|se|groups|count`; `length/mean|se|groups|min|max`; `duplicate_share`, `truncated_share`,
-    `empty_share`, `reward_length_correlation`. `se` is a standard error, `groups` the groups that it rests on.
+    `empty_share`, `reward_length_correlation`; with tools also `turns/mean|se|groups`, `calls/mean|se|groups`, `call_failure_share`.
+    `se` is a standard error, `groups` the groups that it rests on.
     """
     numbers: dict[str, float] = {"groups": len(groups), "completions": sum(len(g.totals) for g in groups)}
     totals = [[t for t in g.totals if t is not None] for g in groups]
@@ -45,7 +46,7 @@ def group_statistics(
         of_task = [values for values, name in zip(totals, tasks, strict=True) if name == task]
         numbers |= _mean_and_error(f"tasks/{task}", of_task)
         numbers[f"tasks/{task}/count"] = sum(map(len, of_task))
-    return numbers | advantage_shares(groups, weights or {}) | _of_texts(groups)
+    return numbers | advantage_shares(groups, weights or {}) | _of_texts(groups) | _of_episodes(groups)
 
 
 def advantage_shares(groups: Sequence[ScoredGroup], weights: Mapping[str, float]) -> dict[str, float]:
@@ -133,7 +134,7 @@ def _of_texts(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     completions = [c for g in groups for c in g.group.completions]
     if not completions:
         return {}
-    lengths = [[float(len(c.ids)) for c in g.group.completions] for g in groups]
+    lengths = [[float(c.num_written) for c in g.group.completions] for g in groups]
     flat = [n for column in lengths for n in column]
     distinct = sum(len({c.ids for c in g.group.completions}) for g in groups)
     numbers = _mean_and_error("length", lengths) | {"length/min": min(flat), "length/max": max(flat)}
@@ -142,6 +143,23 @@ def _of_texts(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     numbers["empty_share"] = sum(not c.text.strip() for c in completions) / len(completions)
     correlation = within_group_correlation(groups, lengths)
     return numbers if correlation is None else numbers | {"reward_length_correlation": correlation}
+
+
+def _of_episodes(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Return how many turns completions have, and how many calls were answered; nothing where all are plain."""
+    turns = [[c.turns for c in g.group.completions if c.turns is not None] for g in groups]
+    if not any(turns):
+        return {}
+    calls = [
+        [[call for turn in of_one for call in turn.calls if call.status != "not_run"] for of_one in of_group]
+        for of_group in turns
+    ]
+    answered = [call for of_group in calls for of_one in of_group for call in of_one]
+    numbers = _mean_and_error("turns", [[len(of_one) for of_one in of_group] for of_group in turns])
+    numbers |= _mean_and_error("calls", [[len(of_one) for of_one in of_group] for of_group in calls])
+    if answered:
+        numbers["call_failure_share"] = sum(call.has_failed for call in answered) / len(answered)
+    return numbers
 
 
 def within_group_correlation(groups: Sequence[ScoredGroup], lengths: Clusters) -> float | None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from covey.runs.record import schema
-from covey.runs.record.jsonl import Json, encode, read_lines
+from covey.runs.record.json_text import Json, encode
+from covey.runs.record.jsonl import read_lines
 
 
 def write_header(folder: Path, header: Mapping[str, object]) -> None:
@@ -58,9 +59,9 @@ def move_aside(folder: Path) -> Path | None:
 
 def start_time(folder: Path) -> float | None:
     """Return when the run of a record started, in seconds since the epoch; None where there is no record."""
-    if not (folder / schema.RUN).exists():
+    if not schema.is_record(folder):
         return None
-    return float(read_header(folder).get("started") or (folder / schema.RUN).stat().st_mtime)
+    return float(read_header(folder).get("started") or min(p.stat().st_mtime for p in folder.glob("*.json*")))
 
 
 def dated_name(path: Path, seconds: float) -> Path:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+from covey.errors import warn
+from covey.runs.record.json_text import Json, encode
 from covey.runs.record.schema import has_form
-
-Json = dict[str, Any]
-"""An object as JSON has it."""
 
 Line = TypeVar("Line", bound=Mapping[str, Any])
 
@@ -52,34 +50,16 @@ class JsonLines:
         self._file.close()
 
 
-def encode(record: object) -> bytes:
-    """Return one line of JSON in ASCII: a torn line never tears a character, and lone surrogates pass."""
-    try:
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=plain)
-    except ValueError:  # a number that is not finite; rare, so only then is the record walked
-        text = json.dumps(finite(record), separators=(",", ":"), allow_nan=False, default=plain)
-    return text.encode("ascii") + b"\n"
+_warned: set[str] = set()
+"""Files that were warned of; a page asks again and again."""
 
 
-def plain(value: object) -> object:
-    """Return something that JSON can hold for what it cannot: numpy numbers and arrays, paths, sets, enums; else the text of it."""
-    to_list = getattr(value, "tolist", None)
-    if to_list is not None:
-        return finite(to_list())
-    if isinstance(value, set | frozenset | tuple):
-        return sorted(value, key=str) if not isinstance(value, tuple) else list(value)
-    return str(getattr(value, "value", value))
-
-
-def finite(value: object) -> object:
-    """Return the value with every number that is not finite replaced by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
-    return value
+def warn_damaged(path: Path, error: Exception) -> None:
+    """Warn once of a file of a record that cannot be read."""
+    if str(path) not in _warned:
+        _warned.add(str(path))
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        warn(f"{path} is damaged and left out ({reason}). The rest of the record is shown.")
 
 
 def read_lines(path: Path, form: str = "") -> list[Json]:
@@ -114,6 +94,9 @@ class Tail(Generic[Line]):
                 file.seek(self.offset)
                 data = file.read()
         except FileNotFoundError:
+            return []
+        except OSError as error:
+            warn_damaged(self.path, error)
             return []
         end = data.rfind(b"\n") + 1
         self.offset += end

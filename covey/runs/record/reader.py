@@ -20,18 +20,27 @@ import psutil
 
 from covey.runs.record import schema, segments
 from covey.runs.record.environment import process_start
+from covey.runs.record.episodes import read_messages, read_turn_entries
 from covey.runs.record.header import read_header
-from covey.runs.record.jsonl import Json, Tail, read_lines
-from covey.runs.record.resume import evaluation_file
+from covey.runs.record.json_text import Json
+from covey.runs.record.jsonl import Tail, read_lines
 from covey.runs.record.rows import table
+from covey.runs.transcript import episode_text
+from covey.text.foreign import fit
+from covey.types import TRUNCATED
+from covey.vision.pictures import IN_RECORD, open_picture
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from PIL.Image import Image
 
     from covey.runs.report.cell import Cell
 
 State = Literal["running", "finished", "interrupted", "failed", "killed"]
+
+KEY = ("step", "group", "index")
+"""Columns that tell a completion from all others of training."""
 
 SILENCE_SECONDS = 3600.0
 """A run on another machine that wrote nothing for so long is taken for killed."""
@@ -102,16 +111,59 @@ class Run:
             rows = rows.select([c for c in columns if c in rows.column_names])
         return rows.to_pandas()
 
+    def transcript(self, step: int, group: int = 0, index: int = 0) -> str:
+        """Return an episode as people read it: who said what, what was called, and, with a bar in front, what came back.
+
+        Of a completion without tools its text. Groups of a step, and completions of a group, count from 0.
+
+        Raises:
+            LookupError: there is no such completion, or its texts are not recorded.
+        """
+        import pyarrow.compute as pc
+
+        for rows in self.group_tables([*KEY, "completion", "messages", "turns"]):
+            for name, value in zip(KEY, (step, group, index), strict=True):
+                rows = rows.filter(pc.equal(rows[name], value))
+            for row in rows.to_pylist():
+                if row["completion"] is None:
+                    raise LookupError(f"Texts of step {step}, group {group} are not recorded.")
+                messages = read_messages(row) or ()
+                return episode_text(messages, read_turn_entries(row) or ()) or fit(row["completion"])
+        raise LookupError(f"Run {self.name!r} has no completion {index} of group {group} at step {step}.")
+
+    def picture(self, digest: str) -> Image:
+        """Return a picture that prompts showed, as it was where it is recorded so (`record_pictures="full"`), else small.
+
+        Args:
+            digest: or its beginning, as in `[picture 448×336 ab12]`.
+
+        Raises:
+            LookupError: none is recorded whose digest begins so, or several are.
+            PictureError: its file is damaged.
+        """
+        folder = self.folder / schema.PICTURES
+        names = sorted(p.name for p in folder.glob("*.webp") if digest and p.name.startswith(digest))
+        found = sorted({name.partition(".")[0] for name in names})
+        if len(found) != 1:
+            what = f"several pictures: {', '.join(found[:3])}" if found else "no picture that is recorded"
+            raise LookupError(
+                f"{digest!r} is the beginning of {what}. Run {self.name!r} has them in {folder}."
+            )
+        return open_picture((folder / names[0]).read_bytes(), limits=IN_RECORD)  # .full.webp sorts first
+
     def groups(self, steps: Container[int] | None = None) -> pd.DataFrame:
         """Return one row per group: its prompt, and mean, spread and signal of its completions.
 
-        `signal` is the mean size of the advantages: what the group can teach.
+        `signal` is the mean size of the advantages: what the group can teach. `tokens` are those that the policy wrote.
         """
-        shared = ["task", "row", "prompt", "prompt_tokens"]
-        frame = self.completions(steps, ["step", "group", *shared, "total", "advantage", "tokens", "finish"])
+        shared = ["task", "row", "prompt", "pictures", "prompt_tokens"]
+        own = ["total", "advantage", "tokens", "written_tokens", "finish"]
+        frame = self.completions(steps, ["step", "group", *shared, *own])
         if frame.empty:
             return frame
-        frame = frame.assign(signal=frame["advantage"].abs(), truncated=frame["finish"] == "length")
+        if "written_tokens" in frame:
+            frame["tokens"] = frame["written_tokens"].fillna(frame["tokens"])
+        frame = frame.assign(signal=frame["advantage"].abs(), truncated=frame["finish"].isin(TRUNCATED))
         by_group = frame.groupby(["step", "group"], sort=False)
         summary = by_group.agg(
             completions=("advantage", "size"), mean=("total", "mean"), best=("total", "max"), std=("total", "std"),
@@ -137,7 +189,7 @@ class Run:
         Raises:
             FileNotFoundError: there is no such evaluation, or it recorded no rows.
         """
-        path = self.folder / schema.EVALUATION_ROWS / evaluation_file(name, step)
+        path = self.folder / schema.EVALUATION_ROWS / schema.evaluation_file(name, step)
         if not path.exists():
             known = sorted({(line["name"], line["step"]) for line in read_evaluations(self.folder)})
             raise FileNotFoundError(f"No rows of an evaluation {name!r} at step {step}; there are: {known}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from covey.runs.record import schema, segments
@@ -22,10 +23,23 @@ def drop_after(folder: Path, step: int) -> int:
     for path in (folder / schema.EVALUATION_ROWS).glob("*.parquet"):
         if int(path.name.split("-", 1)[0]) > step:
             path.unlink()
+    drop_pictures(folder)
     return steps
 
 
-def evaluation_file(name: str, step: int) -> str:
-    """Return the file name of the rows of an evaluation; letters, digits, dots, dashes and underscores of the name stay."""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else f"%{ord(c):x}" for c in name)
-    return f"{step:06d}-{safe}.parquet"
+def drop_pictures(folder: Path) -> None:
+    """Take out the pictures that no recorded prompt shows, and halves of one; none where it cannot be known what they show."""
+    shown: set[str] = set()
+    paths = [
+        *segments.segment_paths(folder / schema.GROUPS),
+        *(folder / schema.EVALUATION_ROWS).glob("*.parquet"),
+    ]
+    for path in paths if (folder / schema.PICTURES).is_dir() else ():
+        rows = segments.readable_segment(path, list(schema.PICTURE_LEVEL))
+        if rows is None:
+            return
+        texts = rows["pictures"].unique().to_pylist() if "pictures" in rows.column_names else ()
+        shown |= {entry["digest"] for text in texts if text for entry in json.loads(text)}
+    for path in (folder / schema.PICTURES).glob("*"):
+        if path.suffix == ".tmp" or path.name.partition(".")[0] not in shown:
+            path.unlink(missing_ok=True)

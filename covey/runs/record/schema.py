@@ -7,7 +7,8 @@
     ├── events.jsonl                  what happened: starts, checkpoints, hints, failures of rewards, the end
     ├── evaluations.jsonl             one line per evaluation
     ├── groups/NNNNNN.parquet         one row per completion; the newest segment is NNNNNN.jsonl, one line per group
-    └── evaluation_rows/SSSSSS-NAME.parquet   one row per completion of an evaluation, same columns
+    ├── evaluation_rows/SSSSSS-NAME.parquet   one row per completion of an evaluation, same columns
+    └── pictures/DIGEST.webp          each picture that prompts show once, small; with record_pictures="full" DIGEST.full.webp too
 
 JSON lines hold what is read while the run goes on: they are appended, one write per line, and a reader ignores a last
 line that has no end. Parquet holds the bulk. A segment of groups is a JSON-lines file until it is full, then becomes
@@ -18,11 +19,12 @@ A *step* counts optimizer steps from 1; groups carry the step that they feed fir
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypedDict
 
-VERSION = 1
-"""Version of this schema; a reader refuses a newer one."""
+VERSION = 3
+"""Version of this schema; a reader refuses a newer one. 3 has pictures, 2 the columns of episodes; it reads both, and 1."""
 
 FOLDER = "record"
 """Name of the record inside the output directory of a run."""
@@ -34,6 +36,10 @@ EVENTS = "events.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 GROUPS = "groups"
 EVALUATION_ROWS = "evaluation_rows"
+PICTURES = "pictures"
+
+MAX_NAME = 150
+"""Characters of an evaluation's name in that of its file."""
 
 
 class StepLine(TypedDict):
@@ -83,6 +89,7 @@ RUN_FIELDS = {
     "name": "name of the run",
     "started": "time of the first start",
     "settings": "every setting by name; secrets are blanked",
+    "changed": "names of the settings that are not at their default",
     "rewards": "weight by reward name",
     "model": "what is trained: name, parameters, trainable, weights_dtype, weight_scale (median |w|), where known",
     "dataset": "name, rows, columns and fingerprint of the training data",
@@ -90,7 +97,11 @@ RUN_FIELDS = {
     "environment": "python, libraries, machine, command line",
     "git": "commit, branch, whether the tree was clean, the difference to the commit (bounded)",
     "record_completions": "share of the groups whose texts are recorded, in [0, 1]",
+    "record_pictures": "thumbnail, full or none: which pictures are recorded beside these texts",
     "max_steps": "optimizer steps of the whole run, or null",
+    "engine": "what samples: kind and release; of servers their urls and the model that they name; missing until it has sampled",
+    "tools": "by name: where it runs (inline, thread, process, loop), the schema that the policy reads, and, of "
+    "several, the environments that have it; missing without tools",
 }
 
 STEP_FIELDS = {
@@ -113,6 +124,7 @@ EVENT_KINDS = {
     "resumed": "a process goes on from a checkpoint; what was recorded after that step was taken out",
     "checkpoint": "a checkpoint was written",
     "settings": "settings were changed while the run went on",
+    "engine": "servers sampled for the first time; details: engine, as in run.json",
     "warning": "something the user asked for is done differently",
     "reward_failure": "a reward failed on samples; details: reward, count, error, group, index",
     "hint": "a rule found something; details: the hint",
@@ -138,18 +150,30 @@ COMPLETION_FIELDS = {
     "index": "number of the completion within the group",
     "task": "value of the task column, or null",
     "row": "row of the dataset",
-    "prompt": "the prompt as text, or as JSON where chat is true; null where texts are not recorded",
+    "prompt": "the prompt as text, or as JSON where chat is true; null where texts are not recorded. A picture stands there as "
+    "{'type': 'image', 'digest': ..., 'size': [width, height]}, and so it does in columns",
     "chat": "whether the prompt is a list of messages",
     "prompt_tokens": "length of the prompt in tokens",
     "cut_tokens": "tokens that max_prompt_length cut away",
     "columns": "the row's other columns as JSON, long values cut; null where texts are not recorded",
     "cut_columns": "columns whose value was cut, with its length in characters, as JSON; null where none was",
+    "pictures": "what the policy was shown, in order (what rewards were, where it is shown nothing), as JSON: digest, size, and path where it came from a file; null where texts "
+    "are not recorded, and no column where no prompt shows any",
     "completion": "text of the completion; null where texts are not recorded",
-    "tokens": "length of the completion in tokens",
-    "finish": "why it ended: stop, stop_string, length",
+    "tokens": "length of the completion in tokens, those that answered the policy included",
+    "finish": "why it ended: stop, stop_string, length; with tools also turns, tool, environment, deadline, failed "
+    "(`covey.types.FinishReason`)",
     "logprob": "mean log-probability of its tokens when they were drawn, in nats; null for no tokens",
     "total": "weighted sum of the scores; null where nothing scored it or a reward failed",
     "advantage": "what the group says about it",
+    "written_tokens": "tokens that the policy wrote; this and the next six: null for completions without tools, and no "
+    "column where all are",
+    "num_turns": "turns of the policy",
+    "calls": "tool calls that were answered",
+    "call_failures": "of these, how many failed",
+    "turns": "what became of each turn, as JSON: see `covey.runs.record.episodes.TurnEntry`",
+    "messages": "the assistant's and the tools' messages as JSON; null where texts are not recorded",
+    "own_prompt": "as prompt, where an environment began this completion differently from its siblings",
     "score/<reward>": "what the reward gave; null where it gave no number",
     "status/<reward>": "value, not_applicable, gated, failed",
     "error/<reward>": "what went wrong, where it failed",
@@ -171,9 +195,14 @@ GROUP_LEVEL = (
 )
 """Fields that all completions of a group share."""
 
+PICTURE_LEVEL = ("pictures",)
+"""Fields of a group whose prompt shows pictures; a file of other prompts does not have them."""
+
 COMPLETION_LEVEL = ("completion", "tokens", "finish", "logprob", "total", "advantage")
 """Fields that each completion has for itself, beside scores, statuses, errors and extras."""
 
+EPISODE_LEVEL = ("written_tokens", "num_turns", "calls", "call_failures", "turns", "messages", "own_prompt")
+"""Fields of a completion with tools; a file of plain completions does not have them."""
 
 _NUMBER = (int, float)
 FORMS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -185,8 +214,9 @@ FORMS: dict[str, dict[str, type | tuple[type, ...]]] = {
 """Types of the fields that every line of a file has. A line of another form is damage, or not ours."""
 
 HEADER_FORM: dict[str, type | tuple[type, ...]] = {
-    "version": int, "name": str, "started": _NUMBER, "settings": dict, "rewards": dict, "model": dict, "dataset": dict,
-    "plan": list, "environment": dict, "git": dict, "record_completions": _NUMBER, "max_steps": int,
+    "version": int, "name": str, "started": _NUMBER, "settings": dict, "changed": list, "rewards": dict, "model": dict, "dataset": dict,
+    "plan": list, "environment": dict, "git": dict, "record_completions": _NUMBER, "max_steps": int, "tools": dict, "engine": dict,
+    "record_pictures": str,
 }  # fmt: skip
 """Types of the fields of run.json; a field of another type is left out."""
 
@@ -204,6 +234,23 @@ def has_form(name: str, line: dict[str, Any]) -> bool:
     )
 
 
+def evaluation_file(name: str, step: int) -> str:
+    """Return the file name of the rows of an evaluation; letters, digits, dots, dashes and underscores of the name stay.
+
+    A long name is cut, and told by its digest: file systems take 255 bytes.
+    """
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else f"%{ord(c):02x}" for c in name)
+    if len(safe) > MAX_NAME:
+        digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        safe = f"{safe[:MAX_NAME]}-{digest}"
+    return f"{step:06d}-{safe}.parquet"
+
+
+def is_record(folder: Path) -> bool:
+    """Return whether a folder holds a record, also one whose head is gone."""
+    return any((folder / name).is_file() for name in (RUN, STEPS, EVENTS))
+
+
 def record_folder(path: str | Path) -> Path:
     """Return the record at or inside a path: the folder itself, or `record/` in the output directory of a run.
 
@@ -212,7 +259,7 @@ def record_folder(path: str | Path) -> Path:
     """
     path = Path(path)
     for folder in (path, path / FOLDER):
-        if (folder / RUN).is_file():
+        if is_record(folder):
             return folder
     raise FileNotFoundError(
         f"No run record at {path}: neither {path / RUN} nor {path / FOLDER / RUN} exists. Give the output directory of "

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey.errors import warn
-from covey.runs.record.jsonl import Json, JsonLines, read_lines
-from covey.runs.record.rows import sound_table, table
+from covey.runs.record.json_text import Json
+from covey.runs.record.jsonl import JsonLines, read_lines, warn_damaged
+from covey.runs.record.rows import column_type, sound_table, table
+from covey.runs.record.schema import EPISODE_LEVEL, PICTURE_LEVEL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,10 +83,11 @@ def write_parquet(rows: pa.Table, path: Path) -> None:
     dictionary = [
         n
         for n in rows.column_names
-        if n in ("task", "prompt", "columns", "finish") or n.startswith("status/")
+        if n in ("task", "prompt", "columns", "pictures", "finish") or n.startswith("status/")
     ]
-    pq.write_table(rows, beside, compression="zstd", use_dictionary=dictionary)
-    with open(beside, "r+b") as file:  # Windows flushes only what is open for writing
+    with open(beside, "wb") as file:  # an open file: Arrow takes no path that is not UTF-8
+        pq.write_table(rows, file, compression="zstd", use_dictionary=dictionary)
+        file.flush()
         os.fsync(file.fileno())
     os.replace(beside, path)
 
@@ -123,7 +125,7 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         if lines or not sealed.exists():
             rows = sound_table(lines)
             return rows if columns is None else rows.select([c for c in columns if c in rows.column_names])
-    with pq.ParquetFile(sealed) as file:
+    with open(sealed, "rb") as opened, pq.ParquetFile(opened) as file:
         kept = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
         return file.read(columns=kept)
 
@@ -135,28 +137,18 @@ def readable_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Tab
         FileNotFoundError: it is gone.
     """
     try:
-        rows, own = read_segment(path, columns), table([]).schema
-        others = [
-            n
-            for n in own.names
-            if (columns is None or n in columns) and rows.schema.field(n).type != own.field(n).type
-        ]
+        rows = read_segment(path, columns)
+        wanted = [n for n in table([]).column_names if columns is None or n in columns]
+        wanted += [n for n in (*PICTURE_LEVEL, *EPISODE_LEVEL) if n in rows.column_names]
+        others = [n for n in wanted if rows.schema.field(n).type != column_type(n)]
         if others:
             raise ValueError(f"its columns {', '.join(others)} are of other types")
         return rows
     except FileNotFoundError:
         raise
     except Exception as error:  # the boundary: whatever a damaged file makes pyarrow or us say
-        if str(path) not in _warned:
-            _warned.add(str(path))
-            warn(
-                f"{path} is damaged and left out ({type(error).__name__}: {str(error)[:200]}). The rest of the record is shown."
-            )
+        warn_damaged(path, error)
         return None
-
-
-_warned: set[str] = set()
-"""Files that were warned of; a page asks again and again."""
 
 
 def drop_after(folder: Path, step: int) -> None:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from covey.config.choices import completions_share
 from covey.errors import warn
 from covey.runs.record import schema, segments
 from covey.runs.record.environment import environment as find_environment
-from covey.runs.record.environment import git_state, process_facts, without_secrets
+from covey.runs.record.environment import git_state, process_facts
+from covey.runs.record.group_lines import group_line
 from covey.runs.record.group_statistics import group_statistics
 from covey.runs.record.header import (
     move_aside,
@@ -32,11 +33,17 @@ from covey.runs.record.header import (
     settings_changes,
     write_header,
 )
-from covey.runs.record.jsonl import Json, JsonLines
-from covey.runs.record.resume import drop_after, evaluation_file
-from covey.runs.record.rows import group_line, table
-from covey.text import foreign
+from covey.runs.record.json_text import PLACE, Json
+from covey.runs.record.jsonl import JsonLines
+from covey.runs.record.picture_files import PictureFiles
+from covey.runs.record.resume import drop_after
+from covey.runs.record.rows import table
+from covey.text.secrets import blanked, without_secrets
 from covey.types import Prompt, ScoredGroup
+from covey.vision.marks import pictures_in
+
+if TYPE_CHECKING:
+    from covey.config.vision_settings import RecordPictures
 
 End = Literal["finished", "interrupted", "failed"]
 
@@ -55,6 +62,7 @@ class RunWriter:
             for name in (schema.STEPS, schema.STATISTICS, schema.EVENTS, schema.EVALUATIONS)
         }
         self._groups = segments.GroupFiles(folder / schema.GROUPS)
+        self._pictures = PictureFiles(folder, header.get("record_pictures", "none"))
         self._round = (-1, 0)
         self._lost = 0
         self._has_warned = False
@@ -67,28 +75,31 @@ class RunWriter:
         *,
         settings: Mapping[str, object],
         rewards: Mapping[str, float],
+        changed: Sequence[str] = (),
         name: str | None = None,
         model: Mapping[str, object] | None = None,
         dataset: Mapping[str, object] | None = None,
         plan: Sequence[tuple[str, str]] = (),
         max_steps: int | None = None,
         record_completions: str | float = "all",
+        record_pictures: RecordPictures = "thumbnail",
         task_column: str = "task",
         resume_step: int | None = None,
         environment: Mapping[str, object] | None = None,
         git: Mapping[str, object] | None = None,
+        tools: Mapping[str, object] | None = None,
     ) -> RunWriter:
         """Begin a record, or go on with one.
 
         Args:
             folder: the record's own folder, usually `<output_dir>/record`.
-            settings: every setting by name; secrets are blanked.
-            rewards: weight by reward name.
+            settings, rewards: every setting by name, secrets are blanked; weight by reward name.
+            changed: names of the settings that are not at their default, which the page shows first.
             name: name of the run in reports; by default that of the output directory.
-            model, dataset, plan, max_steps, environment, git: see `schema.RUN_FIELDS`; environment and git are found
-                out when they are not given.
-            record_completions: whose texts are recorded: `all`, `none`, or a share of the groups in (0, 1]. Numbers are
-                always recorded.
+            model, dataset, plan, max_steps, environment, git, tools: see `schema.RUN_FIELDS`; what is not given of environment and
+                git is found out.
+            record_completions, record_pictures: whose texts are recorded (`all`, `none`, or a share of the groups in (0, 1]), and
+                how the pictures of these. Numbers are always recorded.
             task_column: the dataset column that names a row's task.
             resume_step: the step of the checkpoint that the run goes on from; what was recorded after it is taken out.
                 None begins anew: a record that is already there is moved aside.
@@ -96,9 +107,8 @@ class RunWriter:
         Raises:
             ConfigError: `record_completions` is none of these.
         """
-        folder = Path(folder)
-        share = completions_share(record_completions)
-        is_resumed = resume_step is not None and (folder / schema.RUN).is_file()
+        folder, share = Path(folder), completions_share(record_completions)
+        is_resumed = resume_step is not None and schema.is_record(folder)
         if not is_resumed:
             move_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,15 +116,17 @@ class RunWriter:
             "version": schema.VERSION,
             "name": name or folder.resolve().parent.name,
             "started": time.time(),
-            "settings": without_secrets(settings),
+            "settings": blanked(settings),
+            "changed": list(changed),
             "rewards": dict(rewards),
-            "model": dict(model or {}),
-            "dataset": dict(dataset or {}),
+            **{name: dict(facts or {}) for name, facts in (("model", model), ("dataset", dataset))},
             "plan": [list(row) for row in plan],
             "environment": find_environment() if environment is None else dict(environment),
             "git": git_state() if git is None else dict(git),
             "record_completions": share,
+            "record_pictures": record_pictures,
             "max_steps": max_steps,
+            **({"tools": dict(tools)} if tools else {}),
         }
         return cls._start(folder, header, task_column, resume_step if is_resumed else None)
 
@@ -158,7 +170,7 @@ class RunWriter:
         first = self._round[1] if self._round[0] == step else 0
         self._round = (step, first + len(groups))
         for number, (scored, task) in enumerate(zip(groups, tasks, strict=True), first):
-            line = group_line(step, number, scored, task, self._keeps_texts(f"{step}:{number}"))
+            line = self._line(step, number, scored, task, f"{step}:{number}")
             self._keep(partial(self._groups.append, line))
         self._keep(lambda: self._lines[schema.STATISTICS].append({"step": step, "numbers": statistics}))
         self._keep(self._groups.seal_if_full)
@@ -168,8 +180,13 @@ class RunWriter:
     def event(self, kind: str, message: str, step: int | None = None, **details: object) -> None:
         """Record that something happened; kinds in `schema.EVENT_KINDS`."""
         record: Json = {"time": time.time(), "step": step, "kind": kind}
-        record |= {"message": foreign.without_secrets(message), "details": foreign.blanked(details)}
+        record |= {"message": without_secrets(message), "details": blanked(details)}
         self._keep(lambda: self._lines[schema.EVENTS].append(record))
+
+    def engine(self, facts: Mapping[str, object]) -> None:
+        """Write what samples into the head."""
+        head = {**read_header(self.folder), "engine": blanked(facts)}
+        self._keep(lambda: write_header(self.folder, head))
 
     def evaluation(
         self, name: str, step: int, metrics: Mapping[str, float], groups: Sequence[ScoredGroup] = ()
@@ -179,13 +196,11 @@ class RunWriter:
         The same rows of the set have their texts recorded every time.
         """
         lines = [
-            group_line(
-                step, i, g, self.task(g.group.prompt), self._keeps_texts(f"{name}:{g.group.prompt.row}")
-            )
+            self._line(step, i, g, self.task(g.group.prompt), f"{name}:{g.group.prompt.row}")
             for i, g in enumerate(groups)
         ]
         if lines:
-            path = self.folder / schema.EVALUATION_ROWS / evaluation_file(name, step)
+            path = self.folder / schema.EVALUATION_ROWS / schema.evaluation_file(name, step)
             self._keep(lambda: segments.write_parquet(table(lines), path))
         rows = sum(len(g.totals) for g in groups)
         record = {"step": step, "time": time.time(), "name": name, "metrics": dict(metrics), "rows": rows}
@@ -202,6 +217,7 @@ class RunWriter:
         for file in self._lines.values():
             self._keep(file.sync)
         self._keep(self._groups.sync)
+        self._keep(self._pictures.sync)
 
     def close(self, end: End = "finished", message: str | None = None, **details: object) -> None:
         """Record how the run ended and close the files. A second call does nothing."""
@@ -218,11 +234,18 @@ class RunWriter:
             file.close()
         self._is_closed = True
 
-    def _keeps_texts(self, key: str) -> bool:
-        """Return whether texts are kept, sampled from the key alone, so that a resumed run records the same ones."""
-        if self.share >= 1.0:
-            return True
-        return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") < self.share * 2**64
+    def _line(self, step: int, number: int, scored: ScoredGroup, task: str | None, key: str) -> Json:
+        """Return a group as a line; where its texts are kept, its pictures are written too.
+
+        Whether they are is sampled from the key alone, so that a resumed run records the same ones.
+        """
+        has_texts = self.share >= 1.0
+        if not has_texts:
+            drawn = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+            has_texts = drawn < self.share * 2**64
+        if has_texts:
+            self._keep(lambda: self._pictures.add(pictures_in(scored.group.prompt)))
+        return group_line(step, number, scored, task, has_texts)
 
     def _keep(self, write: Callable[[], object]) -> None:
         """Write, or count what is lost: a record that cannot be written is not the end of the run."""
@@ -241,6 +264,11 @@ class RunWriter:
         if self._lost:
             lost, self._lost = self._lost, 0
             self.event("record", f"{lost} writes to the record failed.", lost=lost)
+        faults, self._pictures.faults = self._pictures.faults, []
+        if faults:
+            self.event(
+                "record", f"{len(faults)} pictures are not recorded: {faults[0]}", pictures=len(faults)
+            )
 
     def _report_failures(self, step: int, groups: Sequence[ScoredGroup], first: int) -> None:
         """Record one event per reward and step: how often it failed, and the first failure in full."""
@@ -255,7 +283,7 @@ class RunWriter:
             samples = "1 sample" if len(found) == 1 else f"{len(found)} samples"
             self.event(
                 "reward_failure", f"Reward {name!r} failed on {samples}.", step,
-                reward=name, count=len(found), error=error, group=number, index=index,
+                reward=name, count=len(found), error=PLACE.sub("", error), group=number, index=index,
             )  # fmt: skip
 
 

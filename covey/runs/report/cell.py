@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from covey.runs.terminal.phrases import number
+from covey.text.foreign import as_html
 
 WIDTH, HEIGHT = 480, 96
 """Pixels of the curve."""
@@ -34,7 +35,7 @@ def framed(page: str, height: int) -> Cell:
 def summary_html(title: str, rewards: Sequence[float], last: Mapping[str, float]) -> str:
     """Return the title, the last numbers, and the reward's curve over the steps with its lowest and highest value."""
     numbers = "  ".join(f"{name} {number(last[name])}" for name in SHOWN if name in last)
-    head = f"<b>{html.escape(title)}</b><br>{html.escape(numbers)}"
+    head = f"<b>{as_html(title)}</b><br>{as_html(numbers)}"
     if len(rewards) < 2:
         return f"<div>{head}</div>"
     low, high = min(rewards), max(rewards)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.types import message_text
+from covey.rewards.text import last_text_of
+from covey.runs.record.episodes import read_messages, read_own_prompt, read_turn_entries, written_lengths
+from covey.types import FinishReason
+from covey.vision.marks import word, worded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +25,7 @@ EXCERPT = 160
 """Characters of a prompt that lists show."""
 
 STATUSES = ("value", "not_applicable", "gated", "failed")
-FINISHES = ("stop", "stop_string", "length")
+FINISHES: tuple[str, ...] = get_args(FinishReason)
 NO_TEXT, HAS_TEXT, LEFT_OUT = 0, 1, 2
 """State of a completion's text: not recorded, here, or recorded but left out of this file for its size."""
 
@@ -45,15 +48,20 @@ class ColumnIndex:
     """The start of the last thing that each prompt says."""
     entries: list[Entry] = field(default_factory=list)
 
-    def number_prompt(self, row: int, text: str | None, chat: bool, columns: str | None) -> int:
+    def number_prompt(
+        self, row: int, text: str | None, chat: bool, columns: str | None, pictures: str | None
+    ) -> int:
         """Return the number of a prompt. Without texts, prompts are told apart by their row."""
-        key = (row, text)
+        # A text does not name its pictures, as a chat does.
+        key = (row, text if chat or not pictures else f"{text}{pictures}")
         if key not in self.prompts:
             self.prompts[key] = len(self.prompts)
+            shown = [{"digest": p["digest"], "size": p["size"]} for p in json.loads(pictures or "[]")]
+            words = "" if chat else "".join(f"{word(p)} " for p in shown)
             content = json.loads(text) if chat and text is not None else text
             kept = {"prompt": content, "columns": json.loads(columns) if columns else {}}
-            self.entries.append({} if text is None else kept)
-            self.excerpts.append(prompt_excerpt(content))
+            self.entries.append({} if text is None else kept | ({"pictures": shown} if shown else {}))
+            self.excerpts.append(words + prompt_excerpt(content))
         return self.prompts[key]
 
 
@@ -62,15 +70,18 @@ def prompt_excerpt(content: str | list[object] | None) -> str:
     if isinstance(content, list):
         messages = [m for m in content if isinstance(m, dict)]
         users = [m for m in messages if m.get("role") == "user"] or messages
-        content = message_text(users[-1]) if users else ""
+        content = last_text_of(worded(users[-1:]))
     return " ".join((content or "")[: 4 * EXCERPT].split())[:EXCERPT]
 
 
 def number_columns(rows: pa.Table, rewards: Sequence[str], index: ColumnIndex) -> dict[str, Column]:
     """Return the numbers of some completions, name → type and values; tasks and prompts are numbered by the index."""
     columns: dict[str, Column] = {}
-    for name in ("step", "group", "index", "row", "tokens", "prompt_tokens"):
-        columns[name] = ("i4", np.asarray(rows[name].fill_null(-1).to_numpy(), dtype="<i4"))
+    for name in ("step", "group", "index", "row", "prompt_tokens"):
+        columns[name] = ("i4", _integers(rows, name))
+    columns["tokens"] = ("i4", written_lengths(rows).astype("<i4"))
+    for name in ("num_turns", "calls", "call_failures"):
+        columns[name] = ("i4", _integers(rows, name))
     tasks = [
         -1 if t is None else index.tasks.setdefault(t, len(index.tasks)) for t in rows["task"].to_pylist()
     ]
@@ -79,7 +90,10 @@ def number_columns(rows: pa.Table, rewards: Sequence[str], index: ColumnIndex) -
         "u1",
         np.array([FINISHES.index(f) if f in FINISHES else 0 for f in rows["finish"].to_pylist()], dtype="u1"),
     )
-    shared = (rows[name].to_pylist() for name in ("row", "prompt", "chat", "columns"))
+    shared = (
+        rows[name].to_pylist() if name in rows.column_names else [None] * rows.num_rows
+        for name in ("row", "prompt", "chat", "columns", "pictures")
+    )
     prompts = [index.number_prompt(*values) for values in zip(*shared, strict=True)]
     columns["prompt"] = ("i4", np.array(prompts, dtype="<i4"))
     columns["text"] = ("u1", np.asarray(rows["completion"].is_valid()).astype("u1"))
@@ -95,8 +109,12 @@ def number_columns(rows: pa.Table, rewards: Sequence[str], index: ColumnIndex) -
 
 
 def text_rows(rows: pa.Table) -> list[Entry]:
-    """Return the part of each completion that is shown beside its numbers: text, extras, errors."""
+    """Return the part of each completion that is shown beside its numbers: text, messages and turns, extras, errors."""
     found: list[Entry] = [{} if text is None else {"text": text} for text in rows["completion"].to_pylist()]
+    if "turns" in rows.column_names or "messages" in rows.column_names:
+        own = [n for n in ("chat", "messages", "turns", "own_prompt") if n in rows.column_names]
+        for entry, row in zip(found, rows.select(own).to_pylist(), strict=True):
+            entry |= _episode_entry(row)
     for name in rows.column_names:
         family, _, key = name.partition("/")
         if family not in ("extra", "error"):
@@ -107,6 +125,17 @@ def text_rows(rows: pa.Table) -> list[Entry]:
                 assert isinstance(named, dict)
                 named[key] = json.loads(value) if family == "extra" else value
     return found
+
+
+def _episode_entry(row: Mapping[str, object]) -> Entry:
+    """Return the part of an episode that is shown: who said what, each turn, the prompt where it is its own."""
+    messages = read_messages(row)
+    entry: Entry = {
+        "messages": None if messages is None else [m for m in messages if isinstance(m, dict)],
+        "turns": read_turn_entries(row),
+        "prompt": read_own_prompt(row),
+    }
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def pack(columns: Mapping[str, Column], **facts: object) -> bytes:
@@ -126,6 +155,13 @@ def pack(columns: Mapping[str, Column], **facts: object) -> bytes:
     head = json.dumps({**facts, "columns": directory}).encode()
     head += b" " * (-len(head) % 4)
     return len(head).to_bytes(4, "little") + head + b"".join(parts)
+
+
+def _integers(rows: pa.Table, name: str) -> NDArray[np.int32]:
+    """Return values with -1 for none; of a column that a segment does not have, -1 throughout."""
+    if name not in rows.column_names:
+        return np.full(rows.num_rows, -1, dtype="<i4")
+    return np.asarray(rows[name].fill_null(-1).to_numpy(), dtype="<i4")
 
 
 def _floats(rows: pa.Table, name: str) -> NDArray[np.float32]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import gzip
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from covey.runs.record import segments
+from covey.runs.record.json_text import Json
+from covey.runs.record.picture_files import read_thumbnail
 from covey.runs.report.columns import HAS_TEXT, LEFT_OUT
 from covey.runs.report.source import CHUNK, CompletionSource, as_json
+from covey.vision.marks import is_digest
 
 SAMPLE_BYTES = 1 << 20
 """Of text, to find out how well it compresses."""
@@ -44,6 +48,21 @@ def embed(source: CompletionSource, max_bytes: int) -> Blobs:
         if too_large <= 1 or share * len(steps) <= 1:
             return blobs
         share *= 0.95 / too_large
+
+
+def embedded_pictures(sources: Sequence[CompletionSource], max_bytes: int) -> dict[str, str]:
+    """Return the small pictures of a run as base64, by the names of their blocks, until one does not fit; those shown first come first."""
+    blocks: dict[str, str] = {}
+    entries = [entry for source in sources for entry in source.index.entries if "pictures" in entry]
+    shown = (p["digest"] for entry in entries for p in cast(list[Json], entry["pictures"]))
+    for digest in filter(is_digest, dict.fromkeys(shown)):
+        data = read_thumbnail(sources[0].folder, digest)
+        text = "" if data is None else base64.b64encode(data).decode("ascii")
+        if len(text) > max_bytes:
+            break
+        max_bytes -= len(text)
+        blocks |= {f"picture-{digest}": text} if text else {}
+    return blocks
 
 
 def spread(steps: list[int], share: float) -> set[int]:
@@ -82,12 +101,11 @@ def _compressed_text_bytes(source: CompletionSource) -> float:
 
     size, sample = 0, b""
     for number, file in enumerate(source.files):
-        rows = segments.readable_segment(file.path, ["completion"])
+        rows = segments.readable_segment(file.path, ["completion", "messages", "turns"])
         if rows is None:
             continue
-        column = rows["completion"]
-        size += pc.sum(pc.binary_length(column)).as_py() or 0
+        size += sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in rows.columns)
         if number == len(source.files) // 2:
-            texts = "\n".join(t for t in column.to_pylist() if t)
+            texts = "\n".join(t for row in zip(*rows.to_pydict().values(), strict=True) for t in row if t)
             sample = texts.encode("utf-8", "backslashreplace")[:SAMPLE_BYTES]
     return size * len(compress(sample)) / len(sample) if sample else float(size)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from covey.runs.accuracy import compare_prompts, estimate_reward
 from covey.runs.record import schema, segments
-from covey.runs.record.jsonl import Json
+from covey.runs.record.json_text import Json
 from covey.runs.record.reader import read_evaluations
-from covey.runs.record.resume import evaluation_file
 from covey.runs.report.curves import short
 
 Outcomes = Mapping[int, Sequence[float]]
@@ -34,9 +33,7 @@ class Evaluations:
         lines = read_evaluations(self.folder)
         # An evaluation that was repeated, for example after a resume, has another time.
         keys = [(line["name"], line["step"], line["time"]) for line in lines]
-        for key in keys:
-            if key not in self._outcomes:
-                self._outcomes[key] = read_outcomes(self.folder, *key[:2])
+        self._outcomes |= {k: read_outcomes(self.folder, *k[:2]) for k in keys if k not in self._outcomes}
         for key, line in zip(keys, lines, strict=True):
             if key in self._entries:
                 continue
@@ -55,7 +52,7 @@ class Evaluations:
 
 def read_outcomes(folder: Path, name: str, step: int) -> dict[str, Outcomes]:
     """Return the outcomes of an evaluation by reward, `total` first; an empty dict where no rows were recorded."""
-    path = folder / schema.EVALUATION_ROWS / evaluation_file(name, step)
+    path = folder / schema.EVALUATION_ROWS / schema.evaluation_file(name, step)
     if not path.exists():
         return {}
     table = segments.readable_segment(path)

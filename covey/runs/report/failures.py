@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from covey.runs.record.jsonl import Json
+from covey.runs.record.json_text import Json
 from covey.runs.record.schema import Event
 
 _DETAIL = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?|'[^']*'|\"[^\"]*\"")

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote
 
 from covey import __version__
 from covey.runs.record import schema
-from covey.runs.record.jsonl import Json
-from covey.runs.report.embed import Blobs, embed
+from covey.runs.record.json_text import Json
+from covey.runs.report.embed import Blobs, embed, embedded_pictures
 from covey.runs.report.summary import RunSummary
-from covey.text.foreign import visible
+from covey.text.foreign import as_html
 
 MAX_MEGABYTES = 64.0
 """Default bound of the completions in a page, in 10^6 bytes."""
+
+PICTURE_MEGABYTES = 5.0
+"""Of pictures in a page; it links to the others."""
 
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -50,12 +54,14 @@ def write_report(
         raise ValueError("write_report got no run. Give the output directory of at least one.")
     if max_megabytes <= 0:
         raise ValueError(f"max_megabytes is {max_megabytes}; give a size above 0.")
-    summaries, blobs = [], []
+    summaries, blobs, output = [], [], Path(output)
     for folder in [schema.record_folder(run) for run in runs]:
-        facts, held = _embedded(RunSummary(folder), int(max_megabytes * 1e6 / len(runs)))
+        run = RunSummary(folder)
+        facts, held = _embedded(run, int(max_megabytes * 1e6 / len(runs)))
+        held[0].blocks.update(embedded_pictures(run.sources, int(PICTURE_MEGABYTES * 1e6 / len(runs))))
+        facts["pictures"] = _link(folder / schema.PICTURES, output)
         summaries.append(facts)
         blobs.append(held)
-    output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with open(output, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(document({"runs": summaries, "live": False}, blobs))
@@ -70,7 +76,7 @@ def document(data: Json, blobs: Sequence[Sequence[Blobs]] = (), connect: str = "
     yield "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style, connect)}">\n'
     yield '<meta name=viewport content="width=device-width, initial-scale=1">\n<meta name=referrer content=no-referrer>\n'
-    yield f"<title>{html.escape(visible(title), quote=False)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    yield f"<title>{as_html(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
     yield '<noscript>This report draws itself with JavaScript, which is switched off.</noscript>\n<div id="app"></div>\n'
     yield f'<script type="application/json" id="data">{script_json(data | origin)}</script>\n'
     for number, held in enumerate(blobs):
@@ -118,6 +124,16 @@ def _embedded(run: RunSummary, max_bytes: int) -> tuple[Json, list[Blobs]]:
         counts = Counter(name.partition("-")[0] for name in blobs.blocks)
         facts |= {"textChunks": counts["text"], "promptChunks": counts["prompt"], "leftOut": blobs.left_out}
     return summary, held
+
+
+def _link(folder: Path, page: Path) -> str | None:
+    """Return the address of a folder as seen from a page, for links; None where there is none."""
+    try:
+        return (
+            "./" + quote(Path(os.path.relpath(folder, page.parent)).as_posix()) if folder.is_dir() else None
+        )
+    except ValueError:  # on another drive
+        return None
 
 
 def _hash(text: str) -> str:

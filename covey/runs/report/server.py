@@ -10,12 +10,15 @@ is read from the record; nothing is written.
     /excerpts   the start of every prompt
     /texts      a chunk of completions
     /prompts    a chunk of prompts
+    /picture    a small picture, as base64
 """
 
 from __future__ import annotations
 
+import base64
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from http import HTTPStatus
@@ -25,10 +28,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from covey.runs.record import schema
-from covey.runs.record.jsonl import Json
+from covey.runs.record.json_text import Json
+from covey.runs.record.picture_files import read_thumbnail
 from covey.runs.report.page import assets, document, policy
 from covey.runs.report.source import CompletionSource, as_json
 from covey.runs.report.summary import RunSummary, record_version
+from covey.text.foreign import fit, show
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -67,8 +72,8 @@ class ReportServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error, unless a browser went away in the middle of an answer."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            show(fit(traceback.format_exc()), sys.stderr)
 
     def data(self) -> Json:
         """Return the data of the page, without completions."""
@@ -118,9 +123,9 @@ class _Handler(BaseHTTPRequestHandler):
             page = "".join(document(self.server.data(), connect="'self'")).encode("utf-8", "backslashreplace")
             return HTTPStatus.OK, page, "text/html; charset=utf-8"
         if path == "/summary":
-            has_news = query.get("version") != self.server.stamp()
-            body = as_json(self.server.data()) if has_news else b""
-            return HTTPStatus.OK if has_news else HTTPStatus.NO_CONTENT, body, "application/json"
+            if query.get("version") == self.server.stamp():
+                return HTTPStatus.NO_CONTENT, b"", "application/json"
+            return HTTPStatus.OK, as_json(self.server.data()), "application/json"
         if path == "/numbers":
             numbers = self.server.source(query).numbers(int(query.get("from", "0")))
             return HTTPStatus.OK, numbers, "application/octet-stream"
@@ -129,6 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
             chunks = {"/texts": source.texts, "/prompts": source.prompts}
             block = chunks[path](int(query["chunk"])) if path in chunks else source.index.excerpts
             return HTTPStatus.OK, as_json(block), "application/json"
+        record = self.server.source(query).folder if path == "/picture" else None
+        if record and (picture := read_thumbnail(record, query["digest"])):
+            return HTTPStatus.OK, base64.b64encode(picture), "text/plain"
         return HTTPStatus.NOT_FOUND, b"There is no such page.", "text/plain"
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from covey.runs.record import schema, segments
+from covey.runs.record.episodes import written_lengths
 from covey.runs.record.jsonl import read_lines
 from covey.runs.record.reader import read_evaluations
-from covey.runs.record.resume import evaluation_file
 from covey.runs.record.rows import table
 from covey.runs.report.columns import (
     Column,
@@ -25,6 +25,7 @@ from covey.runs.report.columns import (
     pack,
     text_rows,
 )
+from covey.runs.report.tool_table import ToolTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,7 @@ def source_paths(folder: Path, source: str) -> list[Path]:
     if source == TRAINING:
         return segments.segment_paths(folder / schema.GROUPS)
     steps = sorted(line["step"] for line in read_evaluations(folder) if line["name"] == source)
-    paths = [folder / schema.EVALUATION_ROWS / evaluation_file(source, step) for step in steps]
+    paths = [folder / schema.EVALUATION_ROWS / schema.evaluation_file(source, step) for step in steps]
     return [path for path in paths if path.exists()]
 
 
@@ -73,6 +74,7 @@ class CompletionSource:
     def _forget(self) -> None:
         self.index = ColumnIndex()
         self.files: list[SourceFile] = []
+        self.tools = ToolTable()
         self.columns: dict[str, Column] = number_columns(table([]), self.rewards, self.index)
 
     @property
@@ -90,13 +92,13 @@ class CompletionSource:
             known = self.files[position] if position < len(self.files) else None
             if known is not None and known[:3] == mark:
                 continue
-            read = segments.readable_segment(path)
-            rows = table([]) if read is None else read
+            rows = table([]) if (read := segments.readable_segment(path)) is None else read
             count = known.rows if known is not None else 0
             if not self._begins_with(rows, sum(file.rows for file in self.files[:position]), count):
                 self._forget()
                 return self.refresh()
             added = number_columns(rows.slice(count), self.rewards, self.index)
+            self.tools.add(rows.slice(count))
             self.columns = {n: (k, np.concatenate([v, added[n][1]])) for n, (k, v) in self.columns.items()}
             self.files[position : position + 1] = [SourceFile(*mark, rows.num_rows)]
 
@@ -107,9 +109,11 @@ class CompletionSource:
         """
         if rows.num_rows < count:
             return False
+        first = rows.slice(0, count)
         for name in ("step", "group", "index", "tokens", "logprob"):
             values = self.columns[name][1]
-            now = rows[name].slice(0, count).to_numpy(zero_copy_only=False).astype(values.dtype)
+            found = written_lengths(first) if name == "tokens" else first[name].to_numpy(zero_copy_only=False)
+            now = found.astype(values.dtype)
             if not np.array_equal(now, values[offset : offset + count], equal_nan=True):
                 return False
         return True

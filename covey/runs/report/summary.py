@@ -7,7 +7,8 @@ from pathlib import Path
 from covey.runs.hints.watch import begin_watch, replay, stride_for
 from covey.runs.record import schema
 from covey.runs.record.header import read_header
-from covey.runs.record.jsonl import Json, Tail, finite
+from covey.runs.record.json_text import Json, finite
+from covey.runs.record.jsonl import Tail
 from covey.runs.record.reader import read_events, run_state
 from covey.runs.report.curves import curves
 from covey.runs.report.evaluations import Evaluations
@@ -70,10 +71,13 @@ class RunSummary:
                 if e["kind"] in ("started", "resumed")
             ],
             "sources": [
-                {"name": source.name, "rows": source.rows, "leftOut": 0, "chunk": CHUNK}
+                {
+                    "name": source.name, "rows": source.rows, "leftOut": 0, "chunk": CHUNK,
+                    "tools": finite(source.tools.data()),
+                }
                 for source in self.sources
             ],
-        }
+        }  # fmt: skip
 
     def _begin(self) -> None:
         self._steps = Tail[schema.StepLine](self.folder / schema.STEPS, schema.STEPS)

@@ -20,13 +20,19 @@ from rich.text import Text
 
 from covey.metrics import PHASES
 from covey.rewards.text import last_text_of
+from covey.runs.record.episodes import turn_entries
 from covey.runs.terminal.phrases import duration, number, percent
 from covey.runs.terminal.sparkline import Curve, sparkline
-from covey.text.foreign import excerpt, visible
+from covey.runs.transcript import Part, transcript
+from covey.text.foreign import clean, excerpt, fit
 from covey.types import ScoredGroup
+from covey.vision.marks import told
 
 BUDGET = 0.01
 """Share of the wall time that drawing may take."""
+
+MAX_HINT = 2_000
+"""Characters of a hint that are shown; it may name what the dataset named."""
 
 WIDE = 96
 """Columns from which two columns of numbers fit side by side."""
@@ -36,6 +42,9 @@ _STYLES = {"sample": "cyan", "score": "magenta", "update": "blue"}
 _PROCESS_ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("length", "completions/mean_length", number),
     ("cut off at the limit", "completions/clipped_ratio", percent),
+    ("turns", "episodes/turns/mean", number),
+    ("calls per completion", "tools/call_frequency", number),
+    ("calls that fail", "tools/failure_frequency", percent),
     ("groups without spread", "frac_reward_zero_std", percent),
     ("KL to reference", "kl", number),
     ("entropy", "entropy", number),
@@ -83,7 +92,7 @@ class Display:
         self._next_draw = 0.0
         self._live: Live | None = None
         if plan_text:
-            self.console.print(Text(visible(plan_text)), soft_wrap=True)
+            self.console.print(Text(clean(plan_text)), soft_wrap=True)
         if is_live and self.console.is_terminal and not self.console.is_dumb_terminal:
             self._live = Live(
                 console=self.console, auto_refresh=False, transient=False, vertical_overflow="crop"
@@ -115,12 +124,16 @@ class Display:
 
     def evaluated(self, step: int, means: Mapping[str, float]) -> None:
         """Print what an evaluation found; above the picture, where it is drawn."""
-        parts = [f"{visible(name.removeprefix('eval_'))} {number(value)}" for name, value in means.items()]
-        self.console.print(Text("  ".join([f"evaluation at step {step}", *parts])), soft_wrap=True)
+        parts = [f"{clean(name.removeprefix('eval_'))} {number(value)}" for name, value in means.items()]
+        self.say("  ".join([f"evaluation at step {step}", *parts]))
+
+    def say(self, text: str) -> None:
+        """Print a sentence; above the picture, where it is drawn."""
+        self.console.print(Text(clean(text)), soft_wrap=True)
 
     def hint(self, text: str) -> None:
         """Show what a rule found; it stays until the next one."""
-        self._hint = visible(text)
+        self._hint = fit(text, MAX_HINT)
         if self._live is None:
             self.console.print(Text(f"hint: {self._hint}"), soft_wrap=True)
         else:
@@ -137,13 +150,15 @@ class Display:
         """Return the last step in one short line."""
         of = f"/{self.max_steps}" if self.max_steps else ""
         parts = [f"step {self._step}{of}"]
+        rewards = ((excerpt(r, 40), f"rewards/{r}/mean") for r in self._reward_names()[:4])
         for label, name in (
             ("reward", "reward"),
-            *((r, f"rewards/{r}/mean") for r in self._reward_names()[:4]),
+            *rewards,
+            ("length", "completions/mean_length"),
+            ("calls", "tools/call_frequency"),
+            ("kl", "kl"),
+            ("loss", "loss"),
         ):
-            if name in self._metrics:
-                parts.append(f"{label} {number(self._metrics[name])}")
-        for label, name in (("length", "completions/mean_length"), ("kl", "kl"), ("loss", "loss")):
             if name in self._metrics:
                 parts.append(f"{label} {number(self._metrics[name])}")
         if "step_time" in self._metrics:
@@ -264,12 +279,12 @@ class Display:
             group = self._groups[(self._step + n * apart) % len(self._groups)]
             best = max(range(len(group.advantages)), key=lambda i: group.advantages[i])
             total = group.totals[best]
-            question = excerpt(last_text_of(group.group.prompt.content), max(10, width - 50))
+            prompt = group.group.completions[best].own_prompt or told(group.group.prompt)
+            question = excerpt(last_text_of(prompt), max(10, width - 50))
             facts = f"  reward {'none' if total is None else number(total)}, advantage {group.advantages[best]:+.2f}"
             head = Text.assemble(("sample  ", "bright_black"), question, (facts, "bold"))
             head.truncate(width, overflow="ellipsis")
-            text = _lines(group.group.completions[best].text, width - 2, room // count - 2)
-            parts += [Text(), head, Text(text)]
+            parts += [Text(), head, _completion(group, best, width - 2, room // count - 2)]
         return parts
 
 
@@ -300,8 +315,27 @@ def _rows() -> Table:
     return rows
 
 
+def _completion(group: ScoredGroup, index: int, width: int, count: int) -> Text:
+    """Return the beginning of a completion; of an episode a line per part, in grey what the policy did not write."""
+    completion = group.group.completions[index]
+    if not completion.messages:
+        return Text(_lines(completion.text, width, count))
+    parts = transcript(completion.messages, turn_entries(group, index))
+    if len(parts) > count:  # the end says most: the answer
+        left = len(parts) - count + 1
+        parts = [*parts[: (count - 1) // 2], Part("", f"… {left} more"), *parts[len(parts) - count // 2 :]]
+    lines = [
+        Text(
+            f"  {excerpt(f'{part.speaker}: {part.text}' if part.speaker else part.text, width)}",
+            "bright_black" if part.is_injected else "",
+        )
+        for part in parts
+    ]
+    return Text("\n").join(lines[:count])
+
+
 def _lines(text: str, width: int, count: int) -> str:
     """Return the first lines of a text, each cut to the width."""
-    kept = [line.expandtabs(4) for line in visible(text[: 8 * width * count]).split("\n") if line.strip()]
+    kept = [line.expandtabs(4) for line in clean(text[: 8 * width * count]).split("\n") if line.strip()]
     cut = [line if len(line) <= width else line[: width - 1] + "…" for line in kept[:count]]
     return "\n".join(f"  {line}" for line in cut)

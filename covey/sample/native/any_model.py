@@ -3,23 +3,29 @@
 Each distinct prompt is read once, what the model keeps of it is repeated for its completions, and sequences leave the batch
 when they end. Prompts are padded on the left where the model takes that (`covey.sample.native.ways`), and else prompts of
 equal length are read together; positions are passed to the model, so that models with absolute positions see the same numbers
-as without padding. Where the budget does not hold all sequences, they are decoded in waves.
+as without padding. Where the budget does not hold all sequences, they are decoded in waves. With turns, a sequence leaves its
+wave where its turn ends, and a later wave reads its whole text again behind the answer: simple and exact, and slower than what
+the fast path does.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
 
 from covey.models.inference_mode import Autocast, inference_mode
-from covey.sample.native.any_forward import AnyForward, Way
+from covey.sample.native.any_forward import AnyForward
 from covey.sample.native.logits_processors import Restrictions
+from covey.sample.native.rounds import Rounds
 from covey.sample.native.sequences import ActiveSequences, SequenceTable
 from covey.sample.native.stop_strings import INTERVAL
 from covey.sample.native.ways import Decoding
+from covey.sample.turns import Schedule
 from covey.types import Group
+from covey.vision.sight import Eyes
 
 COPIES = 2
 """A cache that grows by a token a step holds the old and the new copy for a moment."""
@@ -32,6 +38,8 @@ def sample_any_model(
     decoding: Decoding,
     budget: int,
     max_sequences: int,
+    schedule: Schedule = "fixed",
+    eyes: Eyes | None = None,
 ) -> Iterator[Group]:
     """Yield groups as they are finished; see `covey.sample.engine.Engine.generate`.
 
@@ -41,62 +49,65 @@ def sample_any_model(
         decoding: how this policy is decoded.
         budget: bytes that the cache may take; at least one sequence is decoded, whatever it takes.
         max_sequences: sequences that are decoded together at most.
+        schedule: when rows go on that wait for an answer.
+        eyes: say what each prompt shows beside its ids; None: all are text.
     """
-    longest = table.prompt_width + table.settings.max_new_tokens
+    longest = table.prompt_width + int(table.most.max())
     of_one = COPIES * (decoding.bytes_per_token * longest + decoding.bytes_per_sequence)
     size = max(1, min(budget // max(1, of_one), max_sequences))
-    lengths, missing = [0] * table.number, [table.group_size] * len(table.prompts)
-    for rows in waves(table, size, decoding.way):
-        with inference_mode(policy), autocast():
-            found = _decode_wave(policy, table, rows, decoding.way)
-        for row, length in zip(rows, found, strict=True):
-            lengths[row] = length
-            missing[row // table.group_size] -= 1
-        for position in sorted({row // table.group_size for row in rows}):
-            if missing[position] == 0:
-                yield table.group(position, lengths)
+    rounds, missing = Rounds(table, schedule), [table.group_size] * len(table.prompts)
+    while any(missing):
+        for rows in rounds.waves(size, decoding.way):
+            with inference_mode(policy), autocast():
+                over = _decode_wave(AnyForward(policy, decoding.way), rounds, rows, eyes)
+            yield from _complete(rounds, over, missing)
+        yield from _complete(rounds, rounds.over_by_answers(), missing)
 
 
-def waves(table: SequenceTable, size: int, way: Way) -> list[list[int]]:
-    """Return the rows of the table that are decoded together, at most `size` each."""
-    by_length: dict[int, list[int]] = {}
-    for row in range(table.number):
-        length = 0 if way.pads else len(table.prompts[row // table.group_size].ids)
-        by_length.setdefault(length, []).append(row)
-    return [rows[n : n + size] for rows in by_length.values() for n in range(0, len(rows), size)]
+def _complete(rounds: Rounds, over: Sequence[int], missing: list[int]) -> Iterator[Group]:
+    """Yield the groups that are complete with these rows; `missing` counts the rows of each that are not over."""
+    table = rounds.table
+    for row in over:
+        missing[row // table.group_size] -= 1
+    for position in sorted({row // table.group_size for row in over}):
+        if missing[position] == 0:
+            yield table.group(position, rounds.lengths)
 
 
-def _decode_wave(policy: nn.Module, table: SequenceTable, rows: Sequence[int], way: Way) -> list[int]:
-    """Decode these rows of the table to their ends; returns their lengths."""
-    prompts = [table.prompts[row // table.group_size].ids for row in rows]
-    distinct = {ids: number for number, ids in enumerate(dict.fromkeys(prompts))}
-    forward = AnyForward(policy, way)
-    active = ActiveSequences.start(torch.tensor(list(rows), device=forward.device))
-    logits = forward.prefill(list(distinct), [distinct[ids] for ids in prompts])
+def _decode_wave(forward: AnyForward, rounds: Rounds, rows: Sequence[int], eyes: Eyes | None) -> list[int]:
+    """Decode these rows of the table to the ends of their turns; returns those that are over."""
+    table, prompts = rounds.table, [rounds.prompt(row) for row in rows]
+    # A text is told from others by its pictures too.
+    texts = [(rounds.text(row), prompt.key[1]) for row, prompt in zip(rows, prompts, strict=True)]
+    distinct = dict(zip(texts, prompts, strict=True))
+    numbers = {text: number for number, text in enumerate(distinct)}
+    sights = [] if eyes is None else [eyes.look(p.ids, p.pictures) for p in distinct.values()]
+    state = torch.tensor([rows, [rounds.lengths[row] for row in rows]], device=forward.device)
+    active, over = ActiveSequences.start(*state), list[int]()
+    logits = forward.prefill([ids for ids, _ in distinct], [numbers[text] for text in texts], sights)
     restrictions = Restrictions(table.settings, logits.shape[-1], logits.device)
-    lengths: dict[int, int] = {}
-    while True:
+    for step in itertools.count(1):
         active.advance(logits.float(), table, restrictions)
-        looks_at_text = bool(table.stops.stops) and int(active.written.max()) % INTERVAL == 0
-        if looks_at_text or bool(active.done.any()):
-            active = _without_ended(forward, active, table, lengths)
+        if (table.stops.stops and step % INTERVAL == 0) or bool(active.done.any()):
+            active = _without_ended(forward, active, rounds, over)
         if not len(active.rows):
-            return [lengths[row] for row in rows]
+            break
         logits = forward.step(active.token)
+    return over
 
 
 def _without_ended(
-    forward: AnyForward, active: ActiveSequences, table: SequenceTable, lengths: dict[int, int]
+    forward: AnyForward, active: ActiveSequences, rounds: Rounds, over: list[int]
 ) -> ActiveSequences:
-    """Return the sequences that go on; the lengths of the others are noted."""
+    """Return the sequences whose turn goes on; rows that are over are added to `over`."""
     kept = []
-    for index, (row, is_over, length) in enumerate(
-        zip(active.rows.tolist(), *active.ends(table), strict=True)
+    for index, (row, has_ended, length) in enumerate(
+        zip(active.rows.tolist(), *active.ends(rounds.table), strict=True)
     ):
-        if is_over:
-            lengths[row] = length
-        else:
+        if not has_ended:
             kept.append(index)
+        elif rounds.is_over(row, length):
+            over.append(row)
     if len(kept) == len(active.rows):
         return active
     remaining = torch.tensor(kept, dtype=torch.long, device=forward.device)

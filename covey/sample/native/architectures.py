@@ -7,14 +7,14 @@ these: biases, which norms there are, tied heads, windows, caps, multipliers, ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from covey.kernels.head_logprobs import LogitForm
-from covey.models.inspect import innermost
+from covey.models.inspect import innermost, text_config
 
 PACKAGE = "transformers.models."
 
@@ -65,6 +65,49 @@ FAMILIES = {
 }
 """By class of transformers."""
 
+SEEING = (
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "Glm4vForConditionalGeneration",
+)
+"""Classes around a decoder in which a token of a picture sees what a token of text sees."""
+DECODERS = {
+    "LlamaModel": LLAMA,
+    "MistralModel": LLAMA,
+    "Qwen2Model": LLAMA,
+    "Qwen3Model": LLAMA,
+    "Qwen2VLTextModel": LLAMA,
+    "Qwen2_5_VLTextModel": LLAMA,
+    "Qwen3VLTextModel": LLAMA,
+    "Qwen3VLMoeTextModel": LLAMA,
+    "Glm4vTextModel": NEIGHBOURS,
+}
+"""Decoders in them that are known."""
+
+
+def decoder_of(policy: nn.Module) -> Any:
+    """Return the decoder of text: embedding, layers, last norm and rotary positions."""
+    inner: Any = innermost(policy)
+    return inner.get_decoder() if _own_class(inner, SEEING) else inner.model
+
+
+def _own_class(module: Any, names: Container[str]) -> Any:
+    """Return the class of transformers, of these names, that a module has or inherits from; None: it has none.
+
+    FSDP makes subclasses of these classes, and others do: one that computes something else is not of the family.
+    """
+    ancestors: tuple[Any, ...] = type(module).__mro__
+    own = [c for c in ancestors if c.__name__ in names and c.__module__.startswith(PACKAGE)]
+    return own[0] if own and type(module).forward is own[0].forward else None
+
 
 @dataclass(frozen=True)
 class LayerForm:
@@ -113,12 +156,12 @@ class Architecture:
 def unsupported_reason(policy: nn.Module) -> str | None:
     """Return why the fast path cannot decode this policy; None: it can."""
     inner: Any = innermost(policy)
-    # FSDP makes subclasses of these classes, and others do: one that computes something else is not of the family.
-    ancestors: tuple[Any, ...] = type(inner).__mro__
-    family = [c for c in ancestors if c.__name__ in FAMILIES and c.__module__.startswith(PACKAGE)]
-    if not family or type(inner).forward is not family[0].forward:
+    if _own_class(inner, SEEING):
+        if not _own_class(decoder_of(policy), DECODERS):
+            return f"{type(inner).__name__} has a {type(decoder_of(policy)).__name__}, which it does not know"
+    elif not _own_class(inner, FAMILIES):
         return f"{type(inner).__name__} is not of a family that it knows"
-    config = inner.config
+    config, layers = text_config(policy), decoder_of(policy).layers
     for kind in {rope.get("rope_type", rope.get("type", "default")) for rope in _ropes(config)}:
         if kind not in STATIC_ROPES:
             return f"its rotary positions depend on the length of the text ({kind})"
@@ -128,7 +171,7 @@ def unsupported_reason(policy: nn.Module) -> str | None:
     for flag in ("clip_qkv", "use_bidirectional_attention"):
         if getattr(config, flag, None) not in (None, False):
             return f"its config has {flag}"
-    if any(_is_wrapped(part) for layer in inner.model.layers for part in _expert_parts(layer)):
+    if any(_is_wrapped(part) for layer in layers for part in _expert_parts(layer)):
         return "its experts or their routers have an adapter or are quantised"
     adapters: object = getattr(policy, "peft_config", None)
     if isinstance(adapters, dict) and any(getattr(c, "is_prompt_learning", False) for c in adapters.values()):
@@ -138,13 +181,16 @@ def unsupported_reason(policy: nn.Module) -> str | None:
 
 def architecture_of(policy: nn.Module) -> Architecture:
     """Return the sizes of a policy that the fast path knows."""
-    inner: Any = innermost(policy)
-    config = inner.config
-    family = next(FAMILIES[c.__name__] for c in type(inner).__mro__ if c.__name__ in FAMILIES)
-    attention = inner.model.layers[0].self_attn
+    inner, decoder, config = innermost(policy), decoder_of(policy), text_config(policy)
+    known: Any = _own_class(inner, FAMILIES) or _own_class(decoder, DECODERS)
+    family = (FAMILIES | DECODERS)[known.__name__]
+    attention = decoder.layers[0].self_attn
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     part = max(float(rope.get("partial_rotary_factor", 1.0)) for rope in _ropes(config))
     long = [rope for rope in _ropes(config) if rope.get("rope_type") == "longrope"]
+    # The lengths up to which the factors for short texts hold.
+    of_short = "original_max_position_embeddings"
+    lengths = [int(rope.get(of_short) or getattr(config, of_short)) for rope in long]
     cap = getattr(config, "attn_logit_softcapping", None) if family.caps_scores else None
     scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
     logit_cap = getattr(config, "final_logit_softcapping", None)
@@ -153,18 +199,18 @@ def architecture_of(policy: nn.Module) -> Architecture:
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=head_dim,
-        longest=min((_trained_length(config, rope) for rope in long), default=None),
+        longest=min(lengths, default=None),
         family=family,
-        forms=tuple(_layer_forms(inner, family)),
+        forms=tuple(_layer_forms(decoder, config, family)),
         turned=int(head_dim * part),
         score_scale=float(attention.scaling),
         score_cap=None if cap is None else float(cap),
-        embedding_scale=_embedding_scale(inner),
+        embedding_scale=_embedding_scale(decoder, config),
         residual_scale=float(getattr(config, "residual_multiplier", 1.0)),
         logit_form=LogitForm(
             float(scale or 1.0) / float(divisor or 1.0), None if logit_cap is None else float(logit_cap)
         ),
-        has_experts=any(_expert_parts(layer) for layer in inner.model.layers),
+        has_experts=any(_expert_parts(layer) for layer in decoder.layers),
     )
 
 
@@ -179,16 +225,10 @@ def _has_rope_per_kind(config: Any) -> bool:
     return bool(ropes) and all(isinstance(value, dict) or value is None for value in ropes.values())
 
 
-def _trained_length(config: Any, rope: dict[str, Any]) -> int:
-    """Return the length up to which the factors for short texts hold."""
-    return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
-
-
-def _layer_forms(inner: Any, family: Family) -> Iterator[LayerForm]:
-    config = inner.config
+def _layer_forms(decoder: Any, config: Any, family: Family) -> Iterator[LayerForm]:
     kinds: Any = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None) if kinds or family.has_windows else None
-    for number, layer in enumerate(inner.model.layers[: config.num_hidden_layers]):
+    for number, layer in enumerate(decoder.layers[: config.num_hidden_layers]):
         its_window = int(window) if window and (not kinds or kinds[number] == "sliding_attention") else None
         rotary: str | None = kinds[number] if _has_rope_per_kind(config) else ""
         if (family.only_windows_turn and its_window is None) or not getattr(
@@ -198,13 +238,13 @@ def _layer_forms(inner: Any, family: Family) -> Iterator[LayerForm]:
         yield LayerForm(its_window, rotary)
 
 
-def _embedding_scale(inner: Any) -> float:
+def _embedding_scale(decoder: Any, config: Any) -> float:
     """Return what embeddings are multiplied with: a number of the config, or one of the module in the dtype of its weights."""
-    module = inner.model.embed_tokens
+    module = decoder.embed_tokens
     scale = getattr(innermost_module(module), "embed_scale", None)
     if scale is not None:
-        return float(scale.to(inner.get_input_embeddings().weight.dtype))
-    return float(getattr(inner.config, "embedding_multiplier", 1.0))
+        return float(scale.to(module.weight.dtype))
+    return float(getattr(config, "embedding_multiplier", 1.0))
 
 
 def innermost_module(module: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,10 +25,16 @@ class Batch:
         cache: keys and values.
         prompt_of: prompt of each row of the table, shape (rows,).
         shape: of the policy; a mask has a row for each query, and there is one for each window.
+        shifts: by prompt, what the place of a token behind it is moved by to make its rotary position; None: nothing.
     """
 
     def __init__(
-        self, table: SequenceTable, cache: KvCache, prompt_of: np.ndarray, shape: Architecture
+        self,
+        table: SequenceTable,
+        cache: KvCache,
+        prompt_of: np.ndarray,
+        shape: Architecture,
+        shifts: Sequence[int] | None = None,
     ) -> None:
         self.table, self.cache, self.prompt_of, self.shape = table, cache, prompt_of, shape
         self.device = cache.format.device
@@ -34,19 +43,31 @@ class Batch:
         # The spare row continues a prompt of one token.
         self.prompt_lengths = np.append(np.repeat([len(p.ids) for p in table.prompts], table.group_size), 1)
         self._prompt_lengths = torch.from_numpy(self.prompt_lengths).to(self.device)
+        self._shifts: Tensor | None = None
+        if shifts is not None:  # the spare row continues no picture
+            self._shifts = torch.from_numpy(np.append(np.array(shifts)[prompt_of], 0)).to(self.device)
         self.lengths = np.zeros(table.number + 1, dtype=np.int64)
         """Tokens of each completion, by row. On an accelerator those of active ones run ahead between two looks."""
-        self._noted = ActiveSequences.start(torch.arange(table.number + 1, device=self.device))
+        self.noted = ActiveSequences.start(torch.arange(table.number + 1, device=self.device))
         """The state of every row of the table when the batch was last arranged."""
-        self.active = ActiveSequences.start(self._noted.rows[:0])
-        self.rearrange()
+        self.active = ActiveSequences.start(self.noted.rows[:0])
+        self.arrange()
 
     def rearrange(self, entering: ActiveSequences | None = None) -> None:
         """Take in what the cache holds now, after sequences have entered (those in `entering`), left or moved."""
-        noted, spare = self._noted, self.table.spare
         for some in (self.active,) if entering is None else (self.active, entering):
-            noted.token[some.rows], noted.written[some.rows] = some.token, some.written
-            noted.done[some.rows] = some.done
+            self.note(some)
+        self.arrange()
+
+    def note(self, some: ActiveSequences) -> None:
+        """Note the state of these sequences, for the time that the batch is arranged anew."""
+        noted = self.noted
+        noted.token[some.rows], noted.written[some.rows] = some.token, some.written
+        noted.done[some.rows] = some.done
+
+    def arrange(self) -> None:
+        """Make the batch of what the cache holds now, each sequence in the state that was noted."""
+        noted, spare = self.noted, self.table.spare
         noted.token[spare], noted.written[spare], noted.done[spare] = 0, 1, True
         # No longer than any sequence beside it, so that a hole never asks for a longer slot.
         self.lengths[spare] = 1
@@ -57,10 +78,18 @@ class Batch:
         rows = torch.from_numpy(self.rows).to(self.device)
         self.active = ActiveSequences(rows, noted.written[rows], noted.token[rows], noted.done[rows])
         self._starts = self._prompt_lengths[rows][:, None]  # (rows, 1)
+        self._moved = None if self._shifts is None else self._shifts[rows][:, None]
+
+    def beside(self, cache: KvCache) -> Batch:
+        """Return the batch of another cache's completions of the same call; what is noted is noted for both."""
+        other = copy.copy(self)
+        other.cache, other.active = cache, ActiveSequences.start(self.noted.rows[:0])
+        other.arrange()
+        return other
 
     def make_room(self, tokens: int) -> None:
         """See to it that every sequence can take so many tokens more."""
-        held = self._held(tokens)
+        held = self.held(tokens)
         of_rows = held[self.rows]
         fits = (int(of_rows[s.rows].max()) <= s.pool.capacity for s in self.layout.segments)
         if not all(fits) and self.cache.make_room(held):
@@ -73,7 +102,7 @@ class Batch:
             written = written + torch.arange(tokens, device=self.device)
         positions = self._starts + written  # (rows, tokens)
         offsets = written + RESERVED if self.cache.shares_prompts else positions
-        held = self._held(tokens)[self.rows]
+        held = self.held(tokens)[self.rows]
         lengths: list[int] = []
         masks: list[Tensor | None] = []
         for segment in self.layout.segments:
@@ -97,11 +126,12 @@ class Batch:
                 prompt_mask(s, positions, window, self.shape.queries_per_key) for s in self.layout.prompts
             ]
             by_window[window] = StepMasks(own, prompts)
-        return DecodeStep(self.layout, offsets, positions, lengths, by_window)
+        turned = positions if self._moved is None else positions + self._moved
+        return DecodeStep(self.layout, offsets, turned, lengths, by_window)
 
-    def _held(self, tokens: int) -> np.ndarray:
+    def held(self, tokens: int) -> np.ndarray:
         """Return the tokens in the slot of each completion once so many more were read, by row."""
-        own = np.minimum(self.lengths, self.table.settings.max_new_tokens) + (tokens - 1)
+        own = np.minimum(self.lengths, self.table.most) + (tokens - 1)
         return own + (RESERVED if self.cache.shares_prompts else self.prompt_lengths)
 
     def _windows(self, held: np.ndarray) -> list[int]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from covey.sample.native.kv_pool import KvPool, rounded_up
 from covey.sample.native.llama import DecodeStep, Llama
 from covey.sample.native.masks import StepMasks
+from covey.sample.native.turn_taking import READ_AT_ONCE
 from covey.sample.native.weights import Weights
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Graphs:
     def __init__(self, weights: Weights, slots: int, capacity: int) -> None:
         self.pool = KvPool(weights.kv_format, capacity, keys_transposed=False, fixed_slots=rounded_up(slots))
         self.slots = len(self.pool.owners)
-        self.model = Llama(weights, capacity)
+        self.model = Llama(weights, capacity + READ_AT_ONCE)
         self.results = torch.empty(self.slots, weights.vocab, dtype=weights.dtype, device=weights.device)
         """Where every graph leaves its logits: only one of them runs at a time, and there are many."""
         self.captured: dict[tuple[int, ...], CapturedStep] = {}

@@ -29,6 +29,10 @@ NEVER = float("-inf")
 BLOCK = 128
 """Tokens whose probabilities are summed before the search: the search runs over blocks, then inside one."""
 
+AT_ONCE = 1 << 19
+"""Logits that are drawn from together on a CPU, whole rows of them: what is computed from them stays in its caches, and is small
+enough that the memory is not asked of the system anew at every step."""
+
 ALMOST_ONE = 1 - 2**-52
 """A factor just below 1: in float64 its product with x > 0 is below x."""
 
@@ -57,6 +61,11 @@ class TokenMasks:
     seen: Tensor | None = None
     """Ids that the repetition penalty applies to, a mask of shape (sequences, vocab)."""
 
+    def of(self, rows: slice) -> TokenMasks:
+        """Return the masks of some sequences."""
+        blocked, never, seen = (None if m is None else m[rows] for m in (self.blocked, self.never, self.seen))
+        return TokenMasks(self.columns, blocked, never, seen)
+
 
 NO_MASKS = TokenMasks()
 
@@ -82,6 +91,19 @@ def draw(logits: Tensor, uniform: Tensor, settings: Sampling, masks: TokenMasks 
         settings: temperature, truncation and penalty.
         masks: tokens that may not be drawn, and those that are penalised.
     """
+    rows = max(1, AT_ONCE // logits.shape[-1]) if logits.device.type == "cpu" else len(logits)
+    if len(logits) <= rows:
+        return _draw(logits, uniform, settings, masks)
+    slices = [slice(start, start + rows) for start in range(0, len(logits), rows)]
+    parts = [_draw(logits[part], uniform[part], settings, masks.of(part)) for part in slices]
+    ids, logprobs, own = zip(
+        *((part.ids, part.logprobs, part.policy_logprobs) for part in parts), strict=True
+    )
+    return SampledTokens(torch.cat(ids), torch.cat(logprobs), torch.cat(own))
+
+
+def _draw(logits: Tensor, uniform: Tensor, settings: Sampling, masks: TokenMasks) -> SampledTokens:
+    """Draw one token per sequence, all sequences at once; see `draw`."""
     plain = logits.float() if settings.temperature == 1.0 else logits.float() / settings.temperature
     changes_many = masks.seen is not None or masks.never is not None or settings.is_truncated
     changed, removed = plain.clone() if changes_many else plain, None

@@ -8,7 +8,8 @@ log-probabilities are compared with the model's, and again as the weights move.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,24 +17,29 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from covey import __version__
 from covey.errors import EngineError, warn
 from covey.models.inference_mode import Autocast, inference_mode
-from covey.models.inspect import compute_dtype, innermost, uncompiled
+from covey.models.inspect import compute_dtype, context_length, innermost, placeholder_ids, uncompiled
 from covey.sample.native import selfcheck
 from covey.sample.native.any_model import sample_any_model
 from covey.sample.native.architectures import unsupported_reason
 from covey.sample.native.batch import coarse
 from covey.sample.native.cuda_graphs import Graphs
 from covey.sample.native.decode_loop import DecodeOptions, decode_loop
+from covey.sample.native.episode_rows import EpisodeRows
 from covey.sample.native.memory_budget import cache_budget
 from covey.sample.native.merged_weights import is_sharded
 from covey.sample.native.prompt_lookup import CompletionIndex
-from covey.sample.native.sequences import SequenceTable
+from covey.sample.native.sequences import Place, SequenceTable
+from covey.sample.native.shown import PromptPictures, shown_by
 from covey.sample.native.stop_strings import INTERVAL, Decode
 from covey.sample.native.ways import Decoding, choose
 from covey.sample.native.weights import Weights, refill, weights_of
 from covey.sample.sampling import Sampling
-from covey.types import Group, Prompt
+from covey.sample.turns import Schedule, Turns
+from covey.types import Group, Prompt, PromptKey
+from covey.vision.sight import Eyes, Sight
 
 DecodePath = Literal["auto", "fast", "general"]
 
@@ -73,6 +79,10 @@ class NativeEngine:
             pays. On CUDA, True gives up captured graphs, as a graph has one token per sequence.
         in_place: read the policy's own weights instead of a copy; by default on an accelerator, where the policy has the
             dtype that the engine computes in.
+        schedule: when a completion whose answer takes its time goes on: a fixed number of steps after its turn, which makes
+            what is sampled the same to the bit however long answers take, or as soon as the answer is there. Without turns
+            nothing waits.
+        eyes: show the pictures of prompts to a policy that sees; None: prompts are text.
     """
 
     def __init__(
@@ -88,36 +98,37 @@ class NativeEngine:
         shares_prompts: bool | None = None,
         prompt_lookup: bool | None = None,
         in_place: bool | None = None,
+        schedule: Schedule = "fixed",
+        eyes: Eyes | None = None,
     ) -> None:
         self.decode, self.autocast = decode, autocast
         self.path, self.dtype = path, dtype
         self.memory, self.max_sequences, self.prefill_tokens = memory, max_sequences, prefill_tokens
         self.shares_prompts, self.prompt_lookup = shares_prompts, prompt_lookup
-        self.in_place = in_place
+        self.in_place, self.schedule, self.eyes = in_place, schedule, eyes
         self.completions = CompletionIndex()
         """Completions of earlier calls by prompt; source of drafts."""
+        self.counts = Counter[str]()
+        """Tokens that were drawn since the engine was made, under "drawn", those behind an end too; and warnings by their subject."""
         self.policy: nn.Module | None = None
         self.weights: Weights | None = None
         self.graphs: Graphs | None = None
-        self._is_stale = True
         self.reason: str | None = None
         """Why the last call took the general path; None: it took the fast one, or there was none yet."""
         self._unsupported: str | None = None
         """Why the policy always takes the general path; None: it does not."""
-        self._checked: weakref.ref[nn.Module] | None = None
-        """The policy whose check has passed, or failed for `_unsupported`."""
         self._watch = selfcheck.Watch()
         self.decoding: tuple[weakref.ref[nn.Module], Decoding] | None = None
         """The policy that last took the general path, and how it does."""
-        self._warned: set[str] = set()
-        """Subjects that a warning was given about."""
 
-    def load(self, policy: nn.Module) -> None:
-        """Use the policy's weights as they are now. They are read when sampling starts."""
+    samples_beside_updates = swaps_in_flight = False
+
+    def load(self, policy: nn.Module, version: int | None = None) -> None:
+        """Use the policy's weights as they are now. They are read when sampling starts, whatever their version."""
         policy = uncompiled(policy)  # a compiled pass would be compiled again for every length
         if self.policy is not policy or self.graphs is None:
             self.release()
-        self.policy, self._is_stale = policy, True
+        self.policy, self._watch.is_stale = policy, True
 
     def release(self) -> None:
         """Give back the memory of the engine's own copy of the weights; it is made again when it is needed."""
@@ -128,8 +139,32 @@ class NativeEngine:
         if self.graphs is None:
             self.release()
 
-    def generate(self, prompts: Sequence[Prompt], group_size: int, settings: Sampling) -> Iterator[Group]:
-        """Sample `group_size` completions of each prompt; see `covey.sample.engine.Engine.generate`."""
+    @property
+    def facts(self) -> dict[str, object]:
+        """The engine's kind and release, for the head of a record."""
+        return {"kind": "native", "release": __version__}
+
+    def metrics(self) -> dict[str, float]:
+        """Return nothing: the step's own times say all."""
+        return {}
+
+    def close(self) -> None:
+        """Release the memory of the engine."""
+        self.release()
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        settings: Sampling,
+        turns: Turns | None = None,
+        places: Sequence[Place] | None = None,
+    ) -> Iterator[Group]:
+        """Sample `group_size` completions of each prompt; see `covey.sample.engine.Engine.generate`.
+
+        Args:
+            places: for each prompt, where its completions stand; without `turns`. None: at their beginning.
+        """
         policy = self.policy
         if policy is None:
             raise EngineError("The engine has no policy yet. Call load(policy) before generate(...).")
@@ -137,38 +172,108 @@ class NativeEngine:
         weights = self._fast_weights(policy)
         if not prompts:
             return
-        longest = max(len(p.ids) for p in prompts) + settings.max_new_tokens
+        self._check_pictures(policy, prompts)
+        placeholders = placeholder_ids(policy)
+        settings = _without(placeholders, settings)
+        device = next(policy.parameters()).device if weights is None else weights.device
+        episodes = None
+        if turns is not None:
+            context = context_length(policy)
+            episodes = EpisodeRows(prompts, group_size, settings, turns, device, context, placeholders)
+        table = SequenceTable(
+            prompts, group_size, settings, self.decode, device, episodes, places, self.counts
+        )
+        longest = table.prompt_width + int(table.most.max())
         if weights is not None and weights.shape.longest is not None and longest > weights.shape.longest:
             self._leave_length(policy, longest, weights.shape.longest)
             weights = None
-        device = next(policy.parameters()).device if weights is None else weights.device
-        table = SequenceTable(prompts, group_size, settings, self.decode, device)
+        shown: dict[PromptKey, PromptPictures] = {}
+        if weights is not None and self.eyes is not None:
+            shown = self._shown(policy, weights, prompts, self.eyes)
+            weights = self.weights
         if weights is None:
             self._warn_of_options(policy)
             decoding = self._decoding_of(policy)
             yield from sample_any_model(
-                policy, self.autocast, table, decoding, self._budget(device), self.max_sequences
+                policy,
+                self.autocast,
+                table,
+                decoding,
+                self._budget(device),
+                self.max_sequences,
+                self.schedule,
+                self.eyes,
             )
-            return
+        else:
+            yield from self._on_fast_path(weights, table, longest, shown)
 
-        options = self._decode_options(weights, table)
-        graphs = None
+    def _check_pictures(self, policy: nn.Module, prompts: Sequence[Prompt]) -> None:
+        """Refuse pictures that nobody would see.
+
+        Raises:
+            EngineError: a prompt has pictures, and there are no eyes, or the policy reads text alone.
+        """
+        seen = next((prompt for prompt in prompts if prompt.pictures), None)
+        if seen is None:
+            return
+        where, name = (
+            f"The prompt of row {seen.row} has {len(seen.pictures)} picture(s)",
+            type(innermost(policy)).__name__,
+        )
+        if not placeholder_ids(policy):
+            raise EngineError(
+                f"{where}, and {name} reads text alone. Load a policy that sees, or leave the pictures out."
+            )
+        if self.eyes is None:
+            raise EngineError(f"{where}, and the engine has no eyes. Give NativeEngine(..., eyes=...).")
+
+    def _shown(
+        self, policy: nn.Module, weights: Weights, prompts: Sequence[Prompt], eyes: Eyes
+    ) -> dict[PromptKey, PromptPictures]:
+        """Return the pictures of prompts as the fast path takes them; the first of a policy is compared, and `weights` may go."""
+        if not (pictured := [prompt for prompt in prompts if prompt.pictures]):
+            return {}
+        if is_sharded(policy):
+            raise EngineError(
+                f"The weights of this {type(innermost(policy)).__name__} are sharded (FSDP2 or ZeRO-3), so every process would have to "
+                "read pictures at the same moment, and each has its own. Use DDP, ZeRO-1 or ZeRO-2, which leave the weights whole."
+            )
+        most = PREFILL_TOKENS if self.prefill_tokens is None else self.prefill_tokens
+        shown = shown_by(eyes, policy, self.autocast, weights, pictured, most)
+        if not self._watch.has_seen:
+            self._watch.has_seen, first = True, pictured[0]
+            ids = selfcheck.behind(weights, first.ids, placeholder_ids(policy))
+            self._check(policy, weights, ids, (eyes.look(first.ids, first.pictures), shown[first.key]))
+            if self._unsupported is not None:
+                self.weights, self.reason = None, self._unsupported
+        return shown
+
+    def _on_fast_path(
+        self, weights: Weights, table: SequenceTable, longest: int, shown: Mapping[PromptKey, PromptPictures]
+    ) -> Iterator[Group]:
+        """Yield the groups of a call whose texts have `longest` tokens at most."""
+        options, graphs = self._decode_options(weights, table), None
         is_fixed = not (options.shares_prompts or options.prompt_lookup or weights.shape.has_experts)
         if weights.device.type in GRAPHED and is_fixed:
+            # Rows that wait take memory beside the slots, as much as those at most.
+            if table.episodes is not None:
+                options = replace(options, memory=options.memory // 2)
             graphs = self._graphs_for(weights, table.number, longest, options)
             options = replace(options, max_sequences=min(options.max_sequences, graphs.slots))
-        for group in decode_loop(weights, table, options, self.completions, graphs):
+        for group in decode_loop(weights, table, options, self.completions, graphs, shown):
             if options.prompt_lookup:
                 self.completions.add(group)
             half = selfcheck.TOKENS
-            self._watch.text = (*group.prompt.ids[-half:], *group.completions[0].ids[:half])
+            # The end of a picture says nothing.
+            before = () if group.prompt.pictures else group.prompt.ids[-half:]
+            self._watch.text = (*before, *group.completions[0].ids[:half])
             yield group
 
     def _decoding_of(self, policy: nn.Module) -> Decoding:
         """Return how the general path decodes this policy; found out once."""
         if self.decoding is None or self.decoding[0]() is not policy:
             with inference_mode(policy), self.autocast():
-                self.decoding = weakref.ref(policy), choose(policy)
+                self.decoding = weakref.ref(policy), choose(policy, self.eyes)
         return self.decoding[1]
 
     def _decode_options(self, weights: Weights, table: SequenceTable) -> DecodeOptions:
@@ -179,7 +284,8 @@ class NativeEngine:
         if shares is None:
             tokens = table.group_size * sum(len(prompt.ids) for prompt in table.prompts)
             pays = tokens * weights.kv_format.bytes_per_token >= SHARED_FROM * weights.shape.layers
-            shares = on_cpu and table.group_size > 1 and pays
+            distinct = len({prompt.key for prompt in table.prompts})
+            shares = on_cpu and table.number > distinct and pays
         return DecodeOptions(
             memory=self._budget(weights.device),
             max_sequences=self.max_sequences,
@@ -187,6 +293,7 @@ class NativeEngine:
             shares_prompts=shares,
             prompt_lookup=looks_up,
             interval=1 if on_cpu or looks_up else INTERVAL,
+            schedule=self.schedule,
         )
 
     def _budget(self, device: torch.device) -> int:
@@ -213,7 +320,7 @@ class NativeEngine:
             self.reason = "path='general' asks for it"
             self._refuse_shards(policy)
             return None
-        is_checked = self._checked is not None and self._checked() is policy
+        is_checked = self._watch.policy is not None and self._watch.policy() is policy
         if self.weights is None and not is_checked:
             self._unsupported = unsupported_reason(policy)
             if self._unsupported is None:
@@ -225,13 +332,15 @@ class NativeEngine:
                     f"The fast path cannot decode this policy: {self._unsupported}. Set path='auto'."
                 )
         if self.weights is not None or self._unsupported is None:
-            has_moved = self._is_stale
+            has_moved = self._watch.is_stale
             if self.weights is None or has_moved:
-                self.weights, self._is_stale = self._read(policy), False
+                self.weights = self._read(policy)
             watch = self._watch = self._watch if is_checked else selfcheck.Watch()
+            watch.is_stale = False
             watch.version += is_checked and has_moved
             is_due = has_moved and watch.version & (watch.version - 1) == 0  # 1, 2, 4, 8, ...
             if not is_checked or is_due:
+                watch.has_seen = False
                 self._check(policy, self.weights, watch.text)
         if self._unsupported is not None:
             self.weights = None
@@ -249,16 +358,27 @@ class NativeEngine:
             raise EngineError(
                 f"This policy ({type(innermost(policy)).__name__}) takes the general path: {self.reason}. Its weights are "
                 "sharded (FSDP2 or ZeRO-3), so every process has to take part in every forward pass, and on this path each makes as "
-                "many as its own completions need: they would wait for each other for ever. Use DDP, ZeRO-1 or ZeRO-2, which "
-                "leave the weights whole, or a policy of a family that the fast path knows: it gathers the weights."
+                "many as its own completions need: they would wait for each other for ever. Sample elsewhere: start `covey serve "
+                "MODEL`, or `vllm serve MODEL`, and give engine='covey' or 'vllm' and engine_urls='http://HOST:PORT'. Or use DDP, "
+                "ZeRO-1 or ZeRO-2, which leave the weights whole."
             )
 
-    def _check(self, policy: nn.Module, weights: Weights, text: tuple[int, ...]) -> None:
-        """Compare both on a text, by default one of no meaning; a gap is an error where path is "fast", and else a warning."""
+    def _check(
+        self,
+        policy: nn.Module,
+        weights: Weights,
+        text: Sequence[int],
+        seen: tuple[Sight, PromptPictures] | None = None,
+    ) -> None:
+        """Compare both on a text, by default one of no meaning; a gap is an error where path is "fast", and else a warning.
+
+        Args:
+            seen: the pictures at the beginning of the text.
+        """
         shares = weights.device.type == "cpu" if self.shares_prompts is None else self.shares_prompts
         ids, bound = text or selfcheck.first_text(weights), selfcheck.BOUND[weights.dtype]
-        gap = selfcheck.gap(policy, self.autocast, weights, shares, ids)
-        self._checked = weakref.ref(policy)
+        gap = selfcheck.gap(policy, self.autocast, weights, shares, ids, seen)
+        self._watch.policy = weakref.ref(policy)
         if gap <= bound:
             return
         when = f" after {self._watch.version} updates" if self._watch.version else ""
@@ -304,8 +424,8 @@ class NativeEngine:
             )
 
     def _warn_once(self, about: str, text: str) -> None:
-        if about not in self._warned:
-            self._warned.add(about)
+        if not self.counts[about]:
+            self.counts[about] += 1
             warn(text)
 
     @torch.no_grad()
@@ -325,6 +445,12 @@ class NativeEngine:
         """Return what the policy itself computes in."""
         with self.autocast():
             return compute_dtype(next(policy.parameters()).device, _embedding(policy).dtype)
+
+
+def _without(placeholders: Sequence[int], settings: Sampling) -> Sampling:
+    """Return the settings with what stands for parts of pictures among the ids that are never drawn."""
+    more = [i for i in placeholders if i not in settings.never_drawn]
+    return replace(settings, unknown_ids=(*settings.unknown_ids, *more)) if more else settings
 
 
 def _embedding(policy: nn.Module) -> torch.Tensor:

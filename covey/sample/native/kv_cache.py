@@ -43,6 +43,8 @@ class KvCache:
         assert not (shares_prompts and fixed), "a fixed pool holds whole texts"
         self.format, self.budget = format, budget
         self.shares_prompts, self.fixed = shares_prompts, fixed
+        self.keys_transposed = format.device.type == "cpu" if fixed is None else fixed.keys_transposed
+        """How pools of completions store keys."""
         self.prompts: dict[int, KvPool] = {}
         """Pools of prompts by capacity."""
         self.completions: dict[int, KvPool] = {}
@@ -78,9 +80,7 @@ class KvCache:
         }
         by_reach: dict[int, list[int]] = {}
         for row, length in lengths.items():
-            # FIRST times a power of two; both are powers of two.
-            reach = max(FIRST, 1 << (length - 1).bit_length()) if self.fixed is None else self.fixed.capacity
-            by_reach.setdefault(reach, []).append(row)
+            by_reach.setdefault(self._reach(length), []).append(row)
         for reach, rows in by_reach.items():
             pool = self._pool_for(reach, max(lengths[row] for row in rows))
             slots = self._claim(pool, rows)
@@ -88,6 +88,26 @@ class KvCache:
             if not self.shares_prompts:
                 self._copy_prompts(pool, slots, [prompt_of[row] for row in rows])
         self._note_peak()
+
+    def beside(self) -> KvCache:
+        """Return an empty cache for other completions of the same prompts."""
+        other = KvCache(self.format, self.budget, self.shares_prompts)
+        other.prompts, other.prompt_pool = self.prompts, self.prompt_pool
+        other.prompt_length, other.keys_transposed = self.prompt_length, self.keys_transposed
+        return other
+
+    def take(self, rows: Sequence[int], other: KvCache, tokens: np.ndarray) -> None:
+        """Take these completions over from another cache of the same prompts; `tokens` of each count, by number."""
+        together: dict[tuple[int, int], list[int]] = {}
+        for row in rows:
+            key = self._reach(int(tokens[row])), id(other.pool[row])
+            together.setdefault(key, []).append(row)
+        for (reach, _), its_rows in together.items():
+            source = other.pool[its_rows[0]]
+            self._move(its_rows, source, self._pool_for(reach, int(tokens[its_rows].max())))
+            for row in its_rows:
+                del other.pool[row]
+        other.compact()
 
     def release(self, row: int, prompt: int | None) -> None:
         """Give back the slot of a completion, if it has one, and that of a prompt."""
@@ -150,11 +170,16 @@ class KvCache:
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
+    def _reach(self, length: int) -> int:
+        """Return which pool a completion with so many tokens in its slot goes to: FIRST times a power of two."""
+        if self.fixed is not None:
+            return self.fixed.capacity
+        return max(FIRST, 1 << (length - 1).bit_length())  # both are powers of two
+
     def _pool_for(self, reach: int, longest: int) -> KvPool:
         """Return the pool of completions up to `reach`, with room for `longest` tokens in each slot."""
         if reach not in self.completions:
-            on_cpu = self.format.device.type == "cpu"
-            pool = self.fixed or KvPool(self.format, aligned(longest), keys_transposed=on_cpu)
+            pool = self.fixed or KvPool(self.format, aligned(longest), self.keys_transposed)
             self.completions = dict(sorted([*self.completions.items(), (reach, pool)]))
         pool = self.completions[reach]
         if longest > pool.capacity:
@@ -174,13 +199,13 @@ class KvCache:
         """Move contents to longer slots."""
         new = torch.tensor(self._claim(target, rows), device=self.format.device)
         old = torch.tensor([source.slots[row] for row in rows], device=self.format.device)
-        filled = slice(0, source.capacity)
+        filled = slice(0, min(source.capacity, target.capacity))
         for layer in range(self.format.layers):
             if target.keys_transposed:
-                target.keys[layer][..., filled].index_copy_(0, new, source.keys[layer][old])
+                target.keys[layer][..., filled].index_copy_(0, new, source.keys[layer][old][..., filled])
             else:
-                target.keys[layer][:, :, filled].index_copy_(0, new, source.keys[layer][old])
-            target.values[layer][:, :, filled].index_copy_(0, new, source.values[layer][old])
+                target.keys[layer][:, :, filled].index_copy_(0, new, source.keys[layer][old][:, :, filled])
+            target.values[layer][:, :, filled].index_copy_(0, new, source.values[layer][old][:, :, filled])
         self._note_peak()
         for row in rows:
             source.release(row)

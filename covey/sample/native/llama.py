@@ -26,6 +26,7 @@ from covey.sample.native.kv_cache import KvCache
 from covey.sample.native.kv_layout import KvLayout
 from covey.sample.native.kv_pool import KvPool
 from covey.sample.native.masks import StepMasks, causal_mask
+from covey.sample.native.shown import PicturedChunk, PromptPictures
 from covey.sample.native.weights import Layer, Weights
 
 
@@ -37,7 +38,7 @@ class DecodeStep:
     offsets: Tensor
     """Offset of each token in the slot of its sequence, shape (rows, tokens)."""
     positions: Tensor
-    """Position of each token in its text, shape (rows, tokens)."""
+    """Rotary position of each token, its place in its text but for what pictures before it take, shape (rows, tokens)."""
     lengths: Sequence[int]
     """Tokens that are read of each segment's slots."""
     masks: Mapping[int | None, StepMasks]
@@ -150,30 +151,46 @@ class Llama:
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 
-    def prefill(self, cache: KvCache, prompts: Sequence[tuple[int, Sequence[int]]], chunk: int) -> Tensor:
+    def prefill(
+        self,
+        cache: KvCache,
+        prompts: Sequence[tuple[int, Sequence[int]]],
+        chunk: int,
+        shown: Mapping[int, PromptPictures] | None = None,
+    ) -> Tensor:
         """Read prompts into the cache; states at their last tokens, shape (prompts, hidden).
 
         Args:
             cache: has room for the prompts.
             prompts: numbers in the cache, and ids.
             chunk: tokens that go through the layers together; a longer prompt goes in parts.
+            shown: pictures of prompts, by number; None: all are text.
         """
         last: dict[int, Tensor] = {}
         ids_of = dict(prompts)
         for parts in chunks([(number, len(ids)) for number, ids in prompts], chunk):
             ids = [i for part in parts for i in ids_of[part.prompt][part.start : part.stop]]
-            states = self._read_chunk(cache, parts, torch.tensor(ids, device=self.weights.device))
+            ids_here = torch.tensor(ids, device=self.weights.device)
+            states = self._read_chunk(cache, parts, ids_here, PicturedChunk(parts, shown) if shown else None)
             end = 0
             for part in parts:
                 end += part.stop - part.start
                 last[part.prompt] = states[end - 1]
         return torch.stack([last[number] for number, _ in prompts])
 
-    def _read_chunk(self, cache: KvCache, parts: Sequence[PromptPart], ids: Tensor) -> Tensor:
+    def _read_chunk(
+        self, cache: KvCache, parts: Sequence[PromptPart], ids: Tensor, pictures: PicturedChunk | None
+    ) -> Tensor:
         """Return the states after the last layer, shape (tokens, hidden)."""
         positions = torch.cat([torch.arange(p.start, p.stop, device=ids.device) for p in parts])
         states = self._embedded(ids)
-        rotations = self._rotations_at(positions)
+        factors = {kind: table[positions] for kind, table in self.rotations.items()}
+        if pictures is not None:
+            pictures.embed(states)
+            factors = {
+                kind: values if kind is None else pictures.turned(values) for kind, values in factors.items()
+            }
+        rotations = self._scaled(factors)
         batches = aligned_parts(parts)
         for number, (layer, form) in enumerate(
             zip(self.weights.layers, self.weights.shape.forms, strict=True)
@@ -185,6 +202,8 @@ class Llama:
                 pool = cache.prompt_pool[batch.prompts[0]]
                 self._attend_causally(pool, number, batch, queries, keys, values, attended)
             self._add(layer, states, inputs, attended)
+            if pictures is not None:
+                pictures.add(states, number)
         return states
 
     def _attend_causally(
@@ -262,9 +281,13 @@ class Llama:
 
         Each has the shape (rows, heads, head_dim / 2).
         """
+        return self._scaled({kind: table[positions] for kind, table in self.rotations.items()})
+
+    def _scaled(self, factors: Mapping[str | None, Tensor]) -> dict[str | None, Tensor]:
+        """Return the same from the factors of each token, shape (rows, head_dim / 2)."""
         result = {}
-        for kind, table in self.rotations.items():
-            rotations = table[positions][:, None] * self.scale
+        for kind, of_tokens in factors.items():
+            rotations = of_tokens[:, None] * self.scale
             values = rotations.new_ones(len(rotations), self.weights.shape.kv_heads, rotations.shape[2])
             result[kind] = torch.cat([rotations, values], 1)
         return result

@@ -5,11 +5,15 @@ All sequences at once, on the device, from their tokens so far; nothing is read 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from covey.sample.native.draw import TokenMasks
-from covey.sample.sampling import Sampling
+
+if TYPE_CHECKING:
+    from covey.sample.sampling import Sampling
 
 NOTHING = -1
 """Stands where a sequence has no token; no id equals it."""

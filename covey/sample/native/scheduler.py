@@ -6,7 +6,7 @@ prompt takes its memory with the first of its completions and gives it back with
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 
@@ -17,7 +17,7 @@ class Scheduler:
         prompt_of: prompt of each row.
         completion_bytes: what each row can come to.
         prompt_bytes: what each prompt takes.
-        budget: bytes; one row is admitted when nothing else is decoded, whatever it takes.
+        budget: bytes; one row is admitted where no other one is decoded or waits, whatever it takes.
         max_sequences: rows that are decoded together at most.
     """
 
@@ -33,10 +33,11 @@ class Scheduler:
         self.budget, self.max_sequences = budget, max_sequences
         self.waiting = deque(range(len(prompt_of)))
         self.active: set[int] = set()
-        self.remaining = [0] * len(prompt_bytes)
+        self.parked: set[int] = set()
+        """Rows that wait for an answer; they keep what they have reserved."""
+        of_prompt = Counter(prompt_of)
+        self.remaining = [of_prompt[prompt] for prompt in range(len(prompt_bytes))]
         """Rows of each prompt that have not ended."""
-        for prompt in prompt_of:
-            self.remaining[prompt] += 1
         self.held: set[int] = set()
         """Prompts whose memory is taken."""
         self.reserved = 0
@@ -53,7 +54,7 @@ class Scheduler:
             row = self.waiting[0]
             prompt = self.prompt_of[row]
             cost = self.completion_bytes[row] + (0 if prompt in self.held else self.prompt_bytes[prompt])
-            if self.active and self.reserved + cost > self.budget:
+            if (self.active or self.parked) and self.reserved + cost > self.budget:
                 break
             self.waiting.popleft()
             self.active.add(row)
@@ -62,10 +63,20 @@ class Scheduler:
             entering.append(row)
         return entering
 
+    def park(self, row: int) -> None:
+        """Note that a row is not decoded until it has an answer."""
+        self.active.remove(row)
+        self.parked.add(row)
+
+    def wake(self, row: int) -> None:
+        """Note that a parked row is decoded again."""
+        self.parked.remove(row)
+        self.active.add(row)
+
     def finish(self, row: int) -> int | None:
         """Note that a row has ended; returns its prompt where no other row needs it."""
         prompt = self.prompt_of[row]
-        self.active.remove(row)
+        (self.parked if row in self.parked else self.active).remove(row)
         self.reserved -= self.completion_bytes[row]
         self.remaining[prompt] -= 1
         if self.remaining[prompt]:

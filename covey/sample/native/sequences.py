@@ -7,8 +7,10 @@ written to it is never read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,7 +20,23 @@ from covey.sample.native.draw import SampledTokens, draw, uniforms
 from covey.sample.native.logits_processors import NOTHING, Restrictions
 from covey.sample.native.stop_strings import Decode, StopStrings
 from covey.sample.sampling import Sampling
-from covey.types import Completion, FinishReason, Group, Prompt
+from covey.sample.turns import TurnEnd
+from covey.types import Completion, Group, Prompt
+
+if TYPE_CHECKING:
+    from covey.sample.native.episode_rows import EpisodeRows
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a prompt's completions in their group and in their text: a turn by itself is drawn as in one call with all turns."""
+
+    first: int = 0
+    """Index in the group of the first completion."""
+    drawn: int = 0
+    """Random numbers that tokens before have taken: the ids behind the opening, which stand at the end of the prompt here."""
+    room: int | None = None
+    """Tokens at most; None: what the settings allow."""
 
 
 class SequenceTable:
@@ -30,6 +48,9 @@ class SequenceTable:
         settings: how they are sampled.
         decode: token ids → text.
         device: where logits are.
+        episodes: what follows the turns; None: each completion is one turn.
+        places: where the completions of each prompt stand; None: at their beginning.
+        counts: tokens that the engine has drawn so far, under "drawn"; added to at each step.
     """
 
     def __init__(
@@ -39,35 +60,62 @@ class SequenceTable:
         settings: Sampling,
         decode: Decode,
         device: torch.device,
+        episodes: EpisodeRows | None = None,
+        places: Sequence[Place] | None = None,
+        counts: Counter[str] | None = None,
     ) -> None:
+        self.counts = Counter[str]() if counts is None else counts
         self.prompts, self.group_size, self.settings, self.decode = prompts, group_size, settings, decode
+        self.episodes = episodes
         self.stops = StopStrings(settings.stop_strings, decode)
+        for row, opening in enumerate(() if episodes is None else episodes.openings):
+            self.stops.start_turn(row, len(opening))
         self.number = len(prompts) * group_size
         self.spare = self.number
         """The row that nobody reads."""
         self.prompt_width = max(len(p.ids) for p in prompts)
+        longest, places = settings.longest_turn, places or [Place()] * len(prompts)
+        rooms = [longest if place.room is None else min(longest, place.room) for place in places]
+        room = np.array([*np.repeat(rooms, group_size), longest])
+        self.most = room if episodes is None else episodes.most
+        """Tokens that each completion can come to, by row."""
+        self.limit = self.most if episodes is None else episodes.limit
+        """Tokens at which the turn of each row ends."""
         # One column more than tokens: an ended sequence that is decoded on writes there.
-        rows, columns = self.number + 1, settings.max_new_tokens + 1
+        openings = [0] * self.number if episodes is None else [len(o) for o in episodes.openings]
+        rows, columns = self.number + 1, max(openings) + settings.max_new_tokens + 1
         tokens = np.full((rows, self.prompt_width + columns), NOTHING, dtype=np.int64)
-        numbers = np.zeros((rows, columns))
         for row in range(self.number):
-            prompt, index = divmod(row, group_size)
-            ids, seed_key = prompts[prompt].ids, prompts[prompt].seed_key
+            ids = prompts[row // group_size].ids
             tokens[row, self.prompt_width - len(ids) : self.prompt_width] = ids
-            key = (settings.seed, *settings.step, *seed_key, index)
-            numbers[row, :-1] = uniforms(key, settings.max_new_tokens)
         self.tokens = torch.from_numpy(tokens).to(device)
         """Prompts, aligned at their ends, and completions, shape (rows, prompt_width + tokens)."""
         self.ids = self.tokens[:, self.prompt_width :]
         """Tokens of the completions, shape (rows, tokens)."""
         self.logprobs = torch.zeros(rows, columns, device=device)
         self.policy_logprobs = torch.zeros_like(self.logprobs) if settings.changes_distribution else None
+        has_rooms = episodes is None and min(rooms) < longest
+        self.limits = torch.from_numpy(room).to(device) if has_rooms else None
+        """Tokens at which each row ends, shape (rows,); None: the settings alone say it."""
+        numbers = np.zeros((rows, columns))
+        self._fill(numbers, openings, places)
         self.uniforms = torch.from_numpy(numbers).to(device)
         """The random number of each token, shape (rows, tokens), float64."""
         is_end = torch.zeros(max(settings.stop_ids, default=0) + 2, dtype=torch.bool)
         is_end[list(settings.stop_ids)] = True
         self.is_end = is_end.to(device)
         """Whether an id ends a completion, shape (ids,); the last entry stands for all larger ids."""
+
+    def _fill(self, numbers: np.ndarray, openings: Sequence[int], places: Sequence[Place]) -> None:
+        """Put the random numbers of each completion where its tokens will be; shape (rows, tokens)."""
+        settings, new = self.settings, self.settings.max_new_tokens
+        for row, first in enumerate(openings):
+            prompt, index = divmod(row, self.group_size)
+            drawn = places[prompt].drawn
+            own = self.prompts[prompt]
+            index += own.first + places[prompt].first
+            key = (settings.seed, *settings.step, *own.seed_key, index)
+            numbers[row, first : first + new] = uniforms(key, drawn + new)[drawn:]
 
     def draw(
         self, logits: Tensor, rows: Tensor, written: Tensor, restrictions: Restrictions
@@ -82,21 +130,41 @@ class SequenceTable:
         tokens = end = None
         if restrictions.reads_history:
             tokens, end = self.tokens[rows], written + self.prompt_width
-        masks = restrictions.masks(written, tokens, end)
-        return draw(logits, self.uniforms[rows, written], self.settings, masks)
+        of_turn = written if self.episodes is None else written - self.episodes.starts[rows]
+        masks = restrictions.masks(of_turn, tokens, end)
+        sampled = draw(logits, self.uniforms[rows, written], self.settings, masks)
+        return sampled if self.episodes is None else self.episodes.with_given(sampled, rows, written)
 
     def record(self, rows: Tensor, written: Tensor, sampled: SampledTokens) -> None:
         """Add a token to rows that have `written` of them; all of shape (sequences,)."""
         at = (rows, written)
+        self.counts["drawn"] += len(rows)
         self.ids[at] = sampled.ids
         self.logprobs[at] = sampled.logprobs
         if self.policy_logprobs is not None:
             self.policy_logprobs[at] = sampled.policy_logprobs
 
-    def ended(self, ids: Tensor, written: Tensor) -> Tensor:
-        """Return whether sequences end with these tokens, `written` of them with the new one."""
+    def ended(self, rows: Tensor, ids: Tensor, written: Tensor) -> Tensor:
+        """Return whether the turns of rows end with these tokens, `written` of them with the new one; all of one shape."""
         ends = self.is_end[ids.clamp(max=len(self.is_end) - 1)]
-        return ends | (written >= self.settings.max_new_tokens)
+        if self.episodes is not None:
+            return self.episodes.are_over(ends, rows, written)
+        return ends | (written >= (self.settings.longest_turn if self.limits is None else self.limits[rows]))
+
+    def reason(self, row: int, last: int) -> TurnEnd:
+        """Return why a turn of this row has ended whose last id is `last`."""
+        if last in self.settings.stop_ids:
+            return "stop"
+        return "stop_string" if row in self.stops.stopped else "length"
+
+    def put(self, row: int, written: int, ids: Sequence[int]) -> None:
+        """Put ids behind the tokens of a row, which nobody draws. What was decoded behind its turn is forgotten."""
+        self.ids[row, written:] = NOTHING
+        end = written + len(ids)
+        self.ids[row, written:end] = torch.tensor(ids, dtype=torch.long, device=self.ids.device)
+        for logprobs in (self.logprobs, self.policy_logprobs):
+            if logprobs is not None:
+                logprobs[row, written:end] = 0.0
 
     def group(self, position: int, lengths: Sequence[int]) -> Group:
         """Return the completions of a prompt, all of them complete; `lengths` are the tokens of all rows."""
@@ -108,14 +176,15 @@ class SequenceTable:
         completions = []
         for index, length in enumerate(lengths[rows]):
             own = tuple(ids[index][:length])
-            finish: FinishReason = "stop_string" if first + index in self.stops.stopped else "length"
-            if own[-1] in self.settings.stop_ids:
-                finish = "stop"
+            finish = self.reason(first + index, own[-1])
             # Evaluation may have end ids that `decode` knows nothing of.
             text = self.decode(own[:-1] if finish == "stop" else own)
             under_policy = None if policy is None else tuple(policy[index][:length])
             own_logprobs = tuple(logprobs[index][:length])
-            completions.append(Completion(own, own_logprobs, text, finish, policy_logprobs=under_policy))
+            completion = Completion(own, own_logprobs, text, finish, policy_logprobs=under_policy)
+            if self.episodes is not None:
+                completion = self.episodes.closed(first + index, completion)
+            completions.append(completion)
         return Group(self.prompts[position], tuple(completions))
 
 
@@ -133,10 +202,10 @@ class ActiveSequences:
     """Whether it has ended. Such a sequence may be decoded on for a while; `written` stays."""
 
     @classmethod
-    def start(cls, rows: Tensor) -> ActiveSequences:
-        """Return sequences that have no tokens yet."""
+    def start(cls, rows: Tensor, written: Tensor | None = None) -> ActiveSequences:
+        """Return sequences that have `written` tokens, or none yet."""
         zeros = torch.zeros_like(rows)
-        return cls(rows, zeros, zeros.clone(), zeros.bool())
+        return cls(rows, zeros if written is None else written, zeros.clone(), zeros.bool())
 
     def advance(self, logits: Tensor, table: SequenceTable, restrictions: Restrictions) -> None:
         """Draw the next token of every sequence and record it, in place.
@@ -148,7 +217,7 @@ class ActiveSequences:
         table.record(self.rows, self.written, sampled)
         self.token.copy_(sampled.ids)
         self.written.add_(~self.done)
-        self.done.logical_or_(table.ended(sampled.ids, self.written))
+        self.done.logical_or_(table.ended(self.rows, sampled.ids, self.written))
 
     def ends(self, table: SequenceTable) -> tuple[list[bool], list[int]]:
         """Return whether each sequence has ended, and its tokens, up to a stop string where one has ended it."""

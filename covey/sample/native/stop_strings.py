@@ -29,6 +29,8 @@ class StopStrings:
         self.reach = max((len(stop.encode()) for stop in stops), default=0) + 1
         self.looked: dict[int, int] = {}
         """Tokens of each row that were looked at."""
+        self.starts: dict[int, int] = {}
+        """Where the present turn of a row begins; what stands before it was not drawn, or has been answered."""
         self.stopped: set[int] = set()
         """Rows that a stop string has ended."""
 
@@ -38,15 +40,22 @@ class StopStrings:
         Args:
             ids: all tokens of the completion so far.
         """
-        seen = self.looked.get(row, 0)
+        seen, start = self.looked.get(row, 0), self.starts.get(row, 0)
+        if len(ids) <= seen:
+            return None
         self.looked[row] = len(ids)
-        if not self.stops or not self._occurs(ids[max(0, seen + 1 - self.reach) :]):
+        if not self.stops or not self._occurs(ids[max(start, seen + 1 - self.reach) :]):
             return None
         for end in range(seen + 1, len(ids) + 1):
-            if self._occurs(ids[max(0, end - self.reach) : end]):
+            if self._occurs(ids[max(start, end - self.reach) : end]):
                 self.stopped.add(row)
                 return end
         return None
+
+    def start_turn(self, row: int, start: int) -> None:
+        """Look only at what follows `start` from now on."""
+        self.looked[row] = self.starts[row] = start
+        self.stopped.discard(row)
 
     def _occurs(self, ids: Sequence[int]) -> bool:
         text = self.decode(ids)

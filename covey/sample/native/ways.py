@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import EngineError
-from covey.models.inspect import innermost, other_mixers, text_config
+from covey.models.inspect import innermost, meaningless_ids, other_mixers, text_config
 from covey.sample.native.any_cache import bytes_of
 from covey.sample.native.any_forward import AnyForward, Way
+from covey.vision.sight import Eyes, Sight
 
 PROMPTS, STEPS = (9, 9, 6), 4
 """Tokens of the prompts that are tried, and tokens that are added to them one by one."""
@@ -41,8 +42,11 @@ class Decoding:
     """What a sequence takes whatever its length: recurrent states."""
 
 
-def choose(policy: nn.Module) -> Decoding:
+def choose(policy: nn.Module, eyes: Eyes | None = None) -> Decoding:
     """Return the fastest way that is exact for this policy. To be called where it samples: in eval mode, with its autocast.
+
+    Args:
+        eyes: say what a text shows beside its ids: to some policies a prompt's tokens are of another kind than those behind it.
 
     Raises:
         EngineError: none is: its forward pass fails, or a text's logits depend on what else is in the batch.
@@ -51,7 +55,7 @@ def choose(policy: nn.Module) -> Decoding:
     reason = f"it has {', '.join(joined[:3])} beside attention" if joined else None
     for way in ways[1:] if joined else ways:
         try:
-            tried = _Trial(policy, way)
+            tried = _Trial(policy, way, eyes)
             fault = tried.fault()
         except Exception as error:  # whatever somebody else's model raises: the way is not its way
             fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -65,8 +69,8 @@ def choose(policy: nn.Module) -> Decoding:
 class _Trial:
     """A few short texts, decoded one way."""
 
-    def __init__(self, policy: nn.Module, way: Way) -> None:
-        self.policy, self.way = policy, way
+    def __init__(self, policy: nn.Module, way: Way, eyes: Eyes | None) -> None:
+        self.policy, self.way, self.eyes = policy, way, eyes
         self.vocab = int(text_config(policy).vocab_size)
         longest = max(PROMPTS)
         self.lengths = PROMPTS if way.pads else (longest, longest, longest)
@@ -97,8 +101,12 @@ class _Trial:
 
     def _ids(self, text: int, first: int = 0) -> list[int]:
         """Return a text; `first` changes its first token."""
-        length = self.lengths[text] + STEPS
-        return [(7919 * i + 13 + 101 * text + (first if i == 0 else 0)) % self.vocab for i in range(length)]
+        start, *rest = meaningless_ids(self.vocab, self.lengths[text] + STEPS)
+        return [(i + 101 * text) % self.vocab for i in (start + first, *rest)]
+
+    def _seen(self, texts: list[list[int]]) -> list[Sight]:
+        """Return what texts show beside their ids; empty where nobody says."""
+        return [] if self.eyes is None else [self.eyes.look(ids, []) for ids in texts]
 
     def _alone(self, first: int) -> Tensor:
         """Return log-probabilities by the model's own pass over each text alone, shape (texts, steps + 1, vocab)."""
@@ -106,7 +114,7 @@ class _Trial:
         for text, length in enumerate(self.lengths):
             forward = AnyForward(self.policy, Way(caches=False, pads=False))
             ids = self._ids(text, first)
-            logits = [forward.prefill([ids[:length]], [0])]
+            logits = [forward.prefill([ids[:length]], [0], self._seen([ids[:length]]))]
             logits += [
                 forward.step(torch.tensor(ids[n : n + 1], device=forward.device))
                 for n in range(length, len(ids))
@@ -119,7 +127,8 @@ class _Trial:
         texts = [self._ids(text) for text in range(len(self.lengths))]
         forward = AnyForward(self.policy, self.way, padding)
         order = [0, 1, 2, 1, 0]
-        logits = forward.prefill([ids[:n] for ids, n in zip(texts, self.lengths, strict=True)], order)
+        prompts = [ids[:n] for ids, n in zip(texts, self.lengths, strict=True)]
+        logits = forward.prefill(prompts, order, self._seen(prompts))
         rows, back = [logits[:3]], torch.tensor([4, 3, 2], device=forward.device)
         self._sizes = [(len(order), max(self.lengths), bytes_of(forward.cache))]
         for step in range(STEPS):

@@ -20,7 +20,7 @@ from covey.kernels.experts import ClampedFeedForward, Experts, FeedForward
 from covey.kernels.linear import ConcatLinear, PackedLinear, Projection, projection
 from covey.kernels.norms import Norm
 from covey.models.inspect import innermost
-from covey.sample.native.architectures import Architecture, architecture_of, innermost_module
+from covey.sample.native.architectures import Architecture, architecture_of, decoder_of, innermost_module
 from covey.sample.native.kv_pool import KvFormat
 from covey.sample.native.merged_weights import merged_weights, whole
 
@@ -87,7 +87,6 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
     reader = _WeightReader(shape, dtype, not in_place, may_pack and not in_place)
     parts: list[Any] = list(reader.parts(policy))
     embedding, *layers, norm, head = parts
-    model: Any = innermost(policy).model
     return Weights(
         shape=shape,
         dtype=dtype,
@@ -97,7 +96,7 @@ def weights_of(policy: nn.Module, dtype: torch.dtype, in_place: bool, may_pack: 
         layers=layers,
         norm=norm,
         head=head,
-        rotary=model.rotary_emb,
+        rotary=decoder_of(policy).rotary_emb,
         vocab=len(head.weight),
         fuses=reader.fuses,
         own_memory=frozenset(_address(t) for t in chain(policy.parameters(), policy.buffers())),
@@ -159,12 +158,12 @@ class _WeightReader:
 
     def parts(self, policy: nn.Module) -> Iterator[Part]:
         """Yield embedding, layers, last norm and head."""
-        inner: Any = innermost(policy)
-        yield merged_weights(inner.model.embed_tokens)[0]
-        for layer in inner.model.layers[: self.shape.layers]:
+        decoder, outer = decoder_of(policy), innermost(policy)
+        yield merged_weights(decoder.embed_tokens)[0]
+        for layer in decoder.layers[: self.shape.layers]:
             yield self.layer(layer)
-        yield self.norm(inner.model.norm)
-        yield self.single(inner.lm_head)
+        yield self.norm(decoder.norm)
+        yield self.single(outer.lm_head)  # type: ignore[arg-type]
 
     def layer(self, layer: Any) -> Layer:
         """Return a layer. A norm is before or after what its name says, or what other norms beside it leave to it.
@@ -265,16 +264,14 @@ class _WeightReader:
     def networks(self, experts: Any) -> Iterator[FeedForward | ClampedFeedForward]:
         """Yield the network of each expert."""
         gate_up, down = whole(experts.gate_up_proj), whole(experts.down_proj)
-        for number in range(len(gate_up)):
+        for i in range(len(gate_up)):
             if not hasattr(experts, "limit"):
-                upper, lower = (
-                    projection(w[number], None, self.dtype, self.may_pack) for w in (gate_up, down)
-                )
+                upper, lower = (projection(w[i], None, self.dtype, self.may_pack) for w in (gate_up, down))
                 yield FeedForward(upper, lower, experts.act_fn)
                 continue
             # gpt-oss: transposed, gate and up alternate, with biases.
             (wide, offset), (narrow, last) = (
-                (weight[number].T, whole(bias)[number])
+                (weight[i].T, whole(bias)[i])
                 for weight, bias in ((gate_up, experts.gate_up_proj_bias), (down, experts.down_proj_bias))
             )
             wide, offset = (torch.cat([x[::2], x[1::2]]) for x in (wide, offset))

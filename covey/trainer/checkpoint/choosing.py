@@ -59,8 +59,8 @@ def _last_whole(run: Path, may_start: bool, is_first_of_node: bool, gather: Gath
         if may_start:
             return Choice()
         raise NoCheckpointError(
-            f"There is no checkpoint in {run} to go on from. Start with trainer.train(), or use "
-            f"resume_from_checkpoint={AUTO!r}, which starts at the beginning where there is none."
+            f"There is no checkpoint in {run} to go on from. Start without resuming, or resume "
+            "with 'auto', which starts at the beginning where there is none."
         )
     damaged: list[str] = []
     for step in steps:

@@ -47,15 +47,11 @@ def checkpoints(run: Path) -> dict[int, Path]:
 
 
 def set_aside(run: Path, resumed: Path | None, step: int) -> Path | None:
-    """Move the checkpoints away that are not of the run that starts now, so that the last one is always its own.
+    """Move the checkpoints away that are not of the run that starts now: the last one is its own then. Return their folder, if any.
 
     Args:
         resumed: the checkpoint that the run goes on from; None: it begins anew, and none is its own.
-        step: the step of that checkpoint. Whole checkpoints of later steps belong to what is being undone; damaged ones
-            are never gone on from, and stay.
-
-    Returns:
-        The folder that they lie in now, named as the record of their run is when it is moved aside; None: there are none.
+        step: of that checkpoint. Whole ones of later steps belong to what is undone; damaged ones are never gone on from, and stay.
     """
     is_own = resumed is not None and resumed.resolve().parent == run.resolve()
     found = checkpoints(run)
@@ -63,6 +59,7 @@ def set_aside(run: Path, resumed: Path | None, step: int) -> Path | None:
     if not others:
         return None
     started = start_time(run / schema.FOLDER) or max(p.stat().st_mtime for p in others)
+    # Named as the record of their run is when it is moved aside.
     target = dated_name(run / ASIDE, started)
     target.mkdir()
     for folder in others:

@@ -1,11 +1,13 @@
 """The manifest of a checkpoint: what was written, so that a damaged or unfinished one is recognised.
 
     covey/manifest.json   {"version": 1, "step": 6, "saved": 1767225600.0,
-                           "files": {"model.safetensors": {"bytes": 4096, "sha256": "…"}, …}}
+                           "files": {"model.safetensors": {"bytes": 4096, "sha256": "…"}, …},
+                           "relaxed": ["async_in_flight"]}
 
 It is written last, when every other file is on the disk: a checkpoint with a manifest is a whole one. The digest covers
 the first and the last 4 MiB of a file, which is all of a small one; a larger one is also known by its size. A flipped bit
-in the middle of large weights is not seen: to read them all would take as long as to write them.
+in the middle of large weights is not seen: to read them all would take as long as to write them. `relaxed` is there only
+where the run cannot be resumed to the bit.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 VERSION = 1
 MANIFEST = Path("covey") / "manifest.json"
@@ -38,13 +40,21 @@ class Manifest(TypedDict):
     step: int
     saved: float
     files: dict[str, FileFacts]
+    relaxed: NotRequired[list[str]]
+    """Settings under which the run cannot be repeated, nor resumed to the bit."""
 
 
-def write_manifest(folder: Path, step: int) -> None:
-    """Bring every file of a checkpoint to the disk, then write what there is."""
+def write_manifest(folder: Path, step: int, relaxed: Sequence[str] = ()) -> None:
+    """Bring every file of a checkpoint to the disk, then write what there is.
+
+    Args:
+        relaxed: settings under which the run cannot be resumed to the bit.
+    """
     files = {name: facts(folder / name) for name in sorted(file_names(folder))}
     sync_tree(folder)
     manifest: Manifest = {"version": VERSION, "step": step, "saved": time.time(), "files": files}
+    if relaxed:
+        manifest["relaxed"] = list(relaxed)
     path = folder / MANIFEST
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(manifest, indent=1), encoding="utf-8")

@@ -21,6 +21,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
 
 from covey.errors import CheckpointError, warn
+from covey.text.foreign import show
+from covey.text.secrets import left_out_of_files
 from covey.trainer.checkpoint.choosing import Choice, choose
 from covey.trainer.checkpoint.faults import Faults, first_fault
 from covey.trainer.checkpoint.folders import (
@@ -33,6 +35,7 @@ from covey.trainer.checkpoint.folders import (
     tidy,
 )
 from covey.trainer.checkpoint.manifest import write_manifest
+from covey.trainer.checkpoint.renamed import load_renamed
 from covey.trainer.checkpoint.schedule import Wanted
 from covey.trainer.checkpoint.state import RunState, load_state, save_state
 from covey.trainer.distributed import gather
@@ -46,7 +49,8 @@ class CheckpointedTrainer(Trainer):
 
     Overridden hooks: `_save_checkpoint`; `_get_output_dir`, which is the staging folder meanwhile; `_push_from_checkpoint`,
     which waits until the checkpoint is in place; those that write files, so that a fault of the disk in one process is
-    known to all of them before anyone goes on; `_load_optimizer_and_scheduler`, which reads the rest of the state too;
+    known to all of them before anyone goes on; `_load_from_checkpoint` and `_load_best_model`, which know weights by all
+    their names; `_load_optimizer_and_scheduler`, which reads the rest of the state too;
     `_load_rng_state`, which comes too late for rewards that draw random numbers; `_evaluate`, which would evaluate at the
     start once more.
     """
@@ -70,6 +74,10 @@ class CheckpointedTrainer(Trainer):
     def run_state(self) -> RunState:
         """Return what changes while a run goes on, beside model, optimizer and scheduler."""
         raise NotImplementedError
+
+    def relaxed(self) -> list[str]:
+        """Return the settings under which the run cannot be resumed to the bit."""
+        return []
 
     # --- a run begins or goes on ------------------------------------------------------------------------------------
 
@@ -100,7 +108,7 @@ class CheckpointedTrainer(Trainer):
             aside = set_aside(run, Path(resumed) if resumed else None, step) if turn else None
             gather(None)
             if aside is not None:
-                print(f"The checkpoints of an earlier run in {run} are now in {aside}.")
+                show(f"The checkpoints of an earlier run in {run} are now in {aside}.")
         self.run_log.begin(step)
         for remark in self._choice.remarks:
             self.run_log.event("warning", remark, step)
@@ -134,6 +142,19 @@ class CheckpointedTrainer(Trainer):
         for batch in state.rollout.batches:
             vars(batch).update(vars(batch.to(self.args.device)))
         self._rng_checkpoint = checkpoint
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Load weights also where the file has other names for them than the policy."""
+        is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        policy = self.model if model is None else model
+        if is_sharded or not load_renamed(Path(resume_from_checkpoint), policy):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if is_sharded or best is None or not load_renamed(Path(best), self.model):
+            super()._load_best_model()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warn of weights that the checkpoint lacks, but not of those that are tied to one that it has."""
@@ -173,14 +194,14 @@ class CheckpointedTrainer(Trainer):
             self._faults = None
         if self.save_fault is not None:
             self.state.best_model_checkpoint = best_before
-            self._give_up(staged, run)
-            return
+            return self._give_up(staged, run)
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             rotate(run, self.args.save_total_limit, [target, *([Path(best)] if best else [])])
             shutil.rmtree(run / STAGING, ignore_errors=True)
         if self.args.push_to_hub:
-            super()._push_from_checkpoint(str(target))
+            with left_out_of_files():
+                super()._push_from_checkpoint(str(target))
         self.run_log.event("checkpoint", f"Checkpoint {step} saved.", step)
 
     def _write_checkpoint(
@@ -204,7 +225,7 @@ class CheckpointedTrainer(Trainer):
         for turn in (self.args.should_save, self.args.local_process_index == 0):
             if turn and staged.is_dir():
                 with faults.kept():
-                    write_manifest(staged, self.state.global_step)
+                    write_manifest(staged, self.state.global_step, self.relaxed())
                     publish(staged, target)
             gather(None)
         return first_fault(gather(faults.first))
@@ -248,7 +269,7 @@ class CheckpointedTrainer(Trainer):
                 logging.enable_progress_bar()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        with self._faults_kept():
+        with self._faults_kept(), left_out_of_files():
             super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

@@ -4,6 +4,8 @@
     covey/run<r>.json           numbers that were not logged yet, the coefficient of the entropy bonus where it adapts, how
                                 many steps in a row were not finite, the moment that chat templates take for the present
     covey/rewards<r>.pt         what rewards remember: their state_dict, the mixture's cache and breaker
+    covey/ahead<r>.json         rollouts that were sampled ahead; see `covey.trainer.checkpoint.ahead`
+    covey/curriculum.json       what is known of each prompt, where a curriculum draws them
     covey/reference.pt          the reference, where it moves; reference<r>.pt where it is sharded
 
 What is sampled needs no state: its random numbers depend on the seed, the step, the prompt and the index.
@@ -15,6 +17,7 @@ import hashlib
 import io
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,10 +31,17 @@ from covey.metrics import Ledger
 from covey.rewards.mixture import Mixture, MixtureState
 from covey.sample.chat import Clock
 from covey.sample.given_data import is_map_style
+from covey.score.pass_rates import PassRates
+from covey.trainer.checkpoint.ahead import load_ahead, save_ahead
 from covey.trainer.nonfinite import NonfiniteGuard
+from covey.trainer.scored_rollout import ScoredRollout
 from covey.update.entropy import EntropyBonus
 from covey.update.reference import Reference
 from covey.update.rollout_buffer import RolloutBuffer
+
+PASS_RATES = "curriculum.json"
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Of an object, such as a picture in a prompt: another one in every process."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +62,23 @@ class RunState:
     """Settings that a round of sampling was made with, and may not change inside it; and the learning rate."""
     dataset: str
     """Digest of the training set, to know another one by."""
+    queue: list[ScoredRollout]
+    """Rollouts that were sampled ahead, all of them made."""
+    next_rollout: int
+    """The rollout that is due next."""
+    ranks: int
+    eyes: str = ""
+    """What makes pixels of pictures, by name; empty: the policy is shown none."""
+    pass_rates: PassRates | None = None
+    """What is known of each prompt, the same in every process; None without a curriculum."""
 
 
 def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
-    """Write this process's share into a checkpoint.
-
-    Raises:
-        RewardError: a reward's state holds what a file of tensors and plain values cannot.
-    """
+    """Write this process's share into a checkpoint; a RewardError where a reward's state is more than tensors and plain values."""
     folder = Path(checkpoint) / "covey"
     folder.mkdir(parents=True, exist_ok=True)
     state.rollout.save(folder / f"rank{rank}")
+    save_ahead(folder, rank, state.ranks, state.queue)
     run = {
         "ledgers": {name: ledger.state() for name, ledger in state.ledgers.items()},
         "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
@@ -70,9 +86,12 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
         "clock": state.clock.start.isoformat(),
         "settings": dict(state.settings),
         "dataset": state.dataset,
+        "eyes": state.eyes,
     }
     (folder / f"run{rank}.json").write_text(json.dumps(run), encoding="utf-8")
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
+    if state.pass_rates is not None and rank == 0:
+        (folder / PASS_RATES).write_text(json.dumps(state.pass_rates.state()), encoding="utf-8")
     if state.reference is not None and (state.reference.sharded or rank == 0):
         name = f"reference{rank}.pt" if state.reference.sharded else "reference.pt"
         torch.save(state.reference.state(), folder / name)
@@ -89,8 +108,11 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, 
     run = (
         json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     )  # none is left by another number of processes
-    check_settings(run, state, (folder / f"rank{rank}.json").exists())
+    check_settings(run, state, any((folder / f"{name}{rank}.json").exists() for name in ("rank", "ahead")))
     state.rollout.load(folder / f"rank{rank}", state.position)
+    state.queue[:] = load_ahead(
+        folder, rank, state.ranks, state.next_rollout, [reward.name for reward in state.rewards]
+    )
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):
             ledger.restore(run["ledgers"][name])
@@ -104,6 +126,17 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, 
                 "that the run was started with."
             )
         state.bonus.restore(run["entropy"])
+    if state.pass_rates is not None:
+        if not (folder / PASS_RATES).exists():
+            raise CheckpointError(
+                f"{folder / PASS_RATES} is missing: what was known of the prompts cannot be made anew. Resume with the curriculum that the "
+                "run was started with."
+            )
+        if not state.pass_rates.restore(json.loads((folder / PASS_RATES).read_text(encoding="utf-8"))):
+            warn(
+                f"What {folder / PASS_RATES} knows of the prompts is left out: other rows may be drawn than when it was written, or their tasks are "
+                "others. To go on with it, resume with the same train_dataset, task_column, max_prompt_length and overlong_prompts."
+            )
     rewards = folder / f"rewards{rank}.pt"
     if rewards.exists():
         state.rewards.load_state_dict(read_tensors(rewards))
@@ -134,10 +167,11 @@ def check_settings(saved: Mapping[str, Any], state: RunState, is_inside: bool) -
     """Compare the settings of a run with those that its checkpoint was written with.
 
     Args:
-        is_inside: whether the checkpoint was written inside a round of sampling, which goes on as it was planned.
+        is_inside: whether the checkpoint was written inside a round of sampling, which goes on as it was planned, or holds rounds
+            that were sampled ahead.
 
     Raises:
-        CheckpointError: inside a round, a setting that it was made with is another one.
+        CheckpointError: inside a round, a setting that it was made with is another one; or pictures become other pixels.
     """
     before = saved.get("settings", {})
     changed = {
@@ -146,8 +180,15 @@ def check_settings(saved: Mapping[str, Any], state: RunState, is_inside: bool) -
     if is_inside and changed:
         listed = ", ".join(f"{name}={value!r} (it was {before[name]!r})" for name, value in changed.items())
         raise CheckpointError(
-            f"The checkpoint stopped inside a round of sampling, which was made with other settings: {listed}. Resume with the "
-            "batch settings that the run was started with, or from a checkpoint between two rounds."
+            f"The checkpoint stopped inside a round of sampling, or holds rounds that were sampled ahead, which were made with other "
+            f"settings: {listed}. Resume with the "
+            "settings that the run was started with, or from a checkpoint between two rounds."
+        )
+    if (seen_by := saved.get("eyes", state.eyes)) != state.eyes:
+        raise CheckpointError(
+            f"The run was started with another processor of pictures: {seen_by or 'none'}; now it is {state.eyes or 'none'}. They make other "
+            "pixels of one picture. Resume with the processor that the run was started with, as processing_class, and with the same "
+            "min_pixels, max_pixels and use_images; or begin a run of its own from the model in that folder."
         )
     if saved.get("dataset", state.dataset) != state.dataset:
         warn(
@@ -161,7 +202,7 @@ def dataset_digest(dataset: Any) -> str:
     if dataset is None or not is_map_style(dataset) or not len(dataset):
         return ""
     ends: Any = dataset[0], dataset[len(dataset) - 1]
-    known = [len(dataset), *(f"{sorted(row)}{row.get('prompt')!r}" for row in ends)]
+    known = [len(dataset), *(ADDRESS.sub("", f"{sorted(row)}{row.get('prompt')!r}") for row in ends)]
     return hashlib.blake2b(repr(known).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 

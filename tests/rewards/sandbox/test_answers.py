@@ -93,6 +93,7 @@ def for_all_messages(test):
         test(message=with_big(message), **others)
 
     for forged in (
+        ("ready", "BIG"),
         ("raised", "BIG", "BIG"),
         ("raised",),
         ("opaque", "BIG"),

@@ -1,13 +1,17 @@
 """Damage in the middle of a record hides only itself, from every reader."""
 
 import json
+import os
+import sys
 
 import pytest
 
 import covey.runs
 from covey.cli import main
-from covey.runs.record import segments
-from tests.runs.synthetic import Story, write_run
+from covey.runs.record import jsonl, segments
+from covey.runs.what_if import WhatIf, rescore
+from tests.runs.episodes import write_episodes
+from tests.runs.synthetic import Story, open_writer, record_step, write_run
 
 SHORT = Story(steps=8, prompts_per_step=3, group_size=4, evaluate_every=4, eval_prompts=5)
 PER_SEGMENT = 9_000
@@ -27,7 +31,8 @@ def cut(path):
 
 def zeros(path):
     data = path.read_bytes()
-    path.write_bytes(data[:300] + bytes(len(data) - 600) + data[-300:])
+    edge = min(300, len(data) // 3)
+    path.write_bytes(data[:edge] + bytes(len(data) - 2 * edge) + data[len(data) - edge :])
 
 
 def empty(path):
@@ -61,7 +66,7 @@ def test_a_damaged_segment_hides_only_its_own_completions(record, tmp_path, dama
     assert len(completions) == len(whole) - lost
     assert len(covey.runs.open(record).completions(columns=["total"])) in (len(whole) - lost, len(whole))
     with pytest.warns(match="damaged"):
-        segments._warned.clear()
+        jsonl._warned.clear()
         covey.runs.open(record).completions()
 
 
@@ -69,6 +74,89 @@ def test_a_damaged_segment_hides_only_its_own_completions(record, tmp_path, dama
 def test_damaged_rows_of_an_evaluation_hide_only_themselves(record, tmp_path, damage):
     damage(next((record / "evaluation_rows").iterdir()))
     assert len(read_everything(record, tmp_path)[3]) > 0
+
+
+def hole(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + data[len(data) * 6 // 10 :])
+
+
+def torn_lines(path):
+    path.write_bytes(path.read_bytes().replace(b"\n", b""))
+
+
+def gone(path):
+    path.unlink()
+
+
+HELD = {"steps": "steps", "group_statistics": "statistics", "events": "events", "evaluations": "evaluations"}
+"""Frame that a file of lines holds; all others hold completions, or the head."""
+READ = ("steps", "statistics", "events", "evaluations", "completions")
+
+
+@pytest.mark.parametrize("damage", [cut, zeros, empty, hole, torn_lines, gone])
+def test_damage_of_any_file_changes_no_frame_but_its_own(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(segments.GroupFiles.__init__, "__defaults__", (PER_SEGMENT,))
+    record = write_run(tmp_path / "record", SHORT, end=None)  # its last segment is open, and empty
+    whole = {name: getattr(covey.runs.open(record), name)().to_json() for name in READ}
+    for path in sorted(path for path in record.rglob("*") if path.is_file()):
+        kept = path.read_bytes()
+        damage(path)
+        run = covey.runs.open(record)
+        own = None if path.name == "run.json" else HELD.get(path.stem, "completions")
+        for name in READ:
+            assert name == own or getattr(run, name)().to_json() == whole[name], (path.name, name)
+        assert run.state and repr(run) and run._repr_html_()
+        rescore(run, WhatIf(scale_rewards="none"))
+        path.write_bytes(kept)
+
+
+@pytest.mark.parametrize("damage", [cut, zeros, empty, gone])
+def test_damage_of_a_picture_changes_no_frame(tmp_path, damage):
+    """A frame says which pictures there were; what became of their files is the page's affair, and `picture`'s."""
+    pytest.importorskip("PIL", reason="pictures need the extra `vision`")
+    from tests.runs.pictured import asked, photo, pictured
+
+    groups = [pictured({"prompt": asked(), "images": [photo(i)]}, i) for i in range(2)]
+    record = write_episodes(tmp_path / "run", groups, record_pictures="full")
+    whole = {name: getattr(covey.runs.open(record), name)().to_json() for name in READ}
+    pages = []
+    for path in sorted((record / "pictures").iterdir()):
+        damage(path)
+        assert {name: getattr(covey.runs.open(record), name)().to_json() for name in READ} == whole
+        read_everything(record, tmp_path)
+        pages.append((tmp_path / "page.html").read_text(encoding="utf-8").count('id="b0-0-picture-'))
+    assert pages[-1] == (2 if damage is zeros else 0), "a picture whose head is whole is the browser's affair"
+    rescore(covey.runs.open(record), WhatIf(scale_rewards="none"))
+
+
+def test_a_record_whose_head_is_gone_is_moved_aside_or_gone_on_with(record):
+    (record / "run.json").unlink()
+    writer = open_writer(record, SHORT, resume_step=4)
+    record_step(writer, SHORT, 5)
+    writer.close()
+    assert covey.runs.open(record).steps().index.tolist() == [1, 2, 3, 4, 5]
+    (record / "run.json").unlink()
+    open_writer(record, SHORT).close()
+    assert covey.runs.open(record).steps().empty, "nothing of the earlier run is in the new record"
+    assert len(list(record.parent.glob("record-*"))) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have names in Unicode alone")
+def test_a_folder_whose_name_is_no_utf8_holds_a_record(tmp_path):
+    record = write_run(tmp_path / os.fsdecode(b"run\xff") / "record", SHORT)
+    frames = read_everything(record, tmp_path)
+    assert len(frames[-1]) == 96 and len(covey.runs.open(record).evaluation_rows("held_out", 4)) > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder is opened as a file on Unix alone")
+def test_a_file_that_cannot_be_read_is_warned_of_once(record):
+    (record / "steps.jsonl").unlink()
+    (record / "steps.jsonl").mkdir()
+    jsonl._warned.clear()
+    with pytest.warns(match="damaged and left out"):
+        assert covey.runs.open(record).steps().empty and covey.runs.open(record).steps().empty
+    assert len(covey.runs.open(record).completions()) == 96
 
 
 LINES = [

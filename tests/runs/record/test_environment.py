@@ -11,9 +11,8 @@ from covey.runs.record.environment import (
     environment,
     git_state,
     process_start,
-    without_secret_options,
-    without_secrets,
 )  # fmt: skip
+from covey.text.secrets import blanked, without_secret_options
 
 
 def test_python_libraries_and_machine_are_there_and_can_be_said_in_json():
@@ -31,7 +30,7 @@ def test_secrets_are_blanked_deep_inside_and_ordinary_settings_are_not():
         "hub_token": "hf_x", "pad_token": "</s>", "max_tokens": 5, "report_to": "none", "hub_token_none": "a",
         "judge": {"api_key": "sk-x", "model": "m", "password": ""},
     }  # fmt: skip
-    assert without_secrets(given) == {
+    assert blanked(given) == {
         "hub_token": "(not recorded)", "pad_token": "</s>", "max_tokens": 5, "report_to": "none", "hub_token_none": "a",
         "judge": {"api_key": "(not recorded)", "model": "m", "password": ""},
     }  # fmt: skip
@@ -54,7 +53,7 @@ SECRET = "S3CR3T-value-of-it"
 )  # fmt: skip
 def test_a_secret_is_blanked_wherever_it_stands(name):
     settings = {"deep": [{"x": ({name: SECRET},)}], name: SECRET, "all": {name: [SECRET]}}
-    assert SECRET not in json.dumps(without_secrets(settings))
+    assert SECRET not in json.dumps(blanked(settings))
     for given in (["--set", f"{name}={SECRET}"], [f"--set={name}={SECRET}"], [f"--{name}", SECRET], [f"--{name}={SECRET}"], [f"--{name}", f"-{SECRET}"],
                   [f"--{name}", f"a={SECRET}"]):  # fmt: skip
         assert SECRET not in " ".join(without_secret_options(["covey", *given, "--next"])), given
@@ -72,15 +71,13 @@ def test_a_secret_is_blanked_wherever_it_stands(name):
     ],
 )
 def test_a_secret_in_a_text_is_blanked(text):
-    assert SECRET not in json.dumps(
-        without_secrets({"url": text.format(SECRET), "list": [text.format(SECRET)]})
-    )
+    assert SECRET not in json.dumps(blanked({"url": text.format(SECRET), "list": [text.format(SECRET)]}))
     assert SECRET not in " ".join(without_secret_options(["x", text.format(SECRET)]))
 
 
 def test_values_of_secret_variables_are_blanked_in_every_text(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET + "\n")
-    assert without_secrets({"note": f"it is {SECRET}!"}) == {"note": "it is (not recorded)!"}
+    assert blanked({"note": f"it is {SECRET}!"}) == {"note": "it is (not recorded)!"}
 
 
 def test_ordinary_names_are_no_secrets():
@@ -97,7 +94,7 @@ def test_ordinary_names_are_no_secrets():
         "secretary",
         "keys",
     ]
-    assert without_secrets(dict.fromkeys(names, "some value")) == dict.fromkeys(names, "some value")
+    assert blanked(dict.fromkeys(names, "some value")) == dict.fromkeys(names, "some value")
 
 
 def test_git_state_names_the_commit_and_shows_what_was_changed(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.runs.record.jsonl import JsonLines, Tail, encode, keep_lines, read_lines
+from covey.runs.record.json_text import encode
+from covey.runs.record.jsonl import JsonLines, Tail, keep_lines, read_lines
 
 values = st.recursive(
     st.none()

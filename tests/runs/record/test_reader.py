@@ -9,7 +9,8 @@ import pytest
 
 import covey.runs
 from covey.runs.record import segments
-from covey.runs.record.jsonl import encode, read_lines
+from covey.runs.record.json_text import encode
+from covey.runs.record.jsonl import read_lines
 from tests.runs.synthetic import Story, open_writer, record_step, write_run
 
 SHORT = Story(steps=8, prompts_per_step=3, group_size=4, evaluate_every=4, eval_prompts=5)

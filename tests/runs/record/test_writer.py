@@ -327,7 +327,7 @@ def test_failures_of_a_reward_are_one_event_per_step_with_count_and_traceback(tm
 
 def test_a_long_error_keeps_its_end():
     story = replace(SHORT, failure_rate=0.0)
-    from covey.runs.record.rows import group_line
+    from covey.runs.record.group_lines import group_line
 
     group = scored_group(story, 1, 0, 2)
     scores = dict(group.scores) | {

@@ -54,6 +54,15 @@ class Browser:
             assert time.monotonic() < end, f"waited {seconds} s for: {script}"
             time.sleep(0.03)
 
+    def becomes(self, script, expected, seconds=15):
+        """Wait until the script gives what is expected: a page draws after the event, not within it."""
+        end = time.monotonic() + seconds
+        while (value := self.do(script)) != expected:
+            assert time.monotonic() < end, (
+                f"waited {seconds} s for {expected!r}, last {value!r}, of: {script}"
+            )
+            time.sleep(0.03)
+
     def press(self, *keys):
         from selenium.webdriver import ActionChains
 

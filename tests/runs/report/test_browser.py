@@ -63,6 +63,20 @@ def test_every_view_draws_without_complaints_and_fits_every_window(browser: Brow
         assert browser.complaints() == []
 
 
+def test_a_narrow_list_of_groups_shows_every_reward_and_names_the_columns_that_it_has(
+    browser: Browser, report
+):
+    browser.size(400, 900, False)
+    browser.open(report / "one.html", "groups")
+    browser.wait("return document.querySelectorAll('.list-row .dots circle').length > 5")
+    cut = "return [...document.querySelectorAll('.list-row .dots circle')].filter((c) => c.getBoundingClientRect().right > c.ownerSVGElement.getBoundingClientRect().right).length"
+    assert browser.do(cut) == 0
+    seen = "return [...document.querySelectorAll(arguments[0])].filter((e) => e.getBoundingClientRect().width > 0).length"
+    cells = browser.do(seen, ".list-row:first-child > *")
+    assert browser.do(seen, ".column-names > *") == cells == 4
+    browser.size(1400, 900, False)
+
+
 def test_curves_are_drawn_with_their_intervals(browser: Browser, report):
     browser.open(report / "one.html", "curves")
     browser.wait("return document.querySelectorAll('path.line').length > 6")
@@ -129,6 +143,24 @@ def test_filters_and_orders_of_groups_agree_with_the_record(browser: Browser, re
     )
 
 
+def test_a_link_leads_to_a_group_and_the_address_names_what_is_open(browser: Browser, report):
+    browser.open(report / "one.html", "groups/5/2")
+    browser.wait(
+        "const head = document.querySelector('.detail h2'); return head && head.textContent === 'Step 5, group 2'"
+    )
+    browser.becomes("return location.hash", "#groups/5/2")
+
+
+def test_every_chart_gives_its_points_as_a_table(browser: Browser, report):
+    browser.open(report / "one.html", "curves")
+    browser.wait("return document.querySelectorAll('path.line').length > 6")
+    plot = "[...document.querySelectorAll('.chart')].find(c => c.textContent.startsWith('reward')).querySelector('.plot')"
+    lines = browser.do(f"return {plot}.chart.csv()").splitlines()
+    rewards = covey.runs.open(report / "first").steps()["reward"]
+    assert lines[0] == '"series","step","value","low","high"' and len(lines) == len(rewards) + 1
+    assert float(lines[1].split(",")[2]) == pytest.approx(rewards.iloc[0], rel=1e-5)
+
+
 def test_texts_are_searched(browser: Browser, report):
     frame = covey.runs.open(report / "first").completions()
     browser.open(report / "one.html", "groups")
@@ -166,30 +198,27 @@ def test_the_keyboard_goes_everywhere(browser: Browser, report):
     browser.open(report / "one.html")
     for number, view in enumerate(VIEWS, 1):
         browser.press(str(number))
-        assert (
-            browser.do("return document.querySelector('[role=tab][aria-selected=true]').id") == f"tab-{view}"
-        )
-        assert browser.do("return location.hash") == f"#{view}"
+        browser.becomes("return document.querySelector('[role=tab][aria-selected=true]').id", f"tab-{view}")
+        # a view of groups names the one that is shown
+        browser.becomes("return location.hash.split('/')[0]", f"#{view}")
     browser.press("3")
     browser.wait("return document.querySelectorAll('.list-row').length > 5")
-    first = browser.do("return document.querySelector('.detail h2').textContent")
+    first = browser.wait("return document.querySelector('.detail h2')?.textContent")
     browser.press("j", "j")
-    assert (
-        browser.wait("return document.querySelector('[aria-selected=true][role=option]').ariaPosInSet") == "3"
-    )
-    assert browser.do("return document.querySelector('.detail h2').textContent") != first
+    browser.becomes("return document.querySelector('[aria-selected=true][role=option]')?.ariaPosInSet", "3")
+    browser.becomes(f"return document.querySelector('.detail h2').textContent === {json.dumps(first)}", False)
     browser.press("\ue010")  # end
     browser.wait(
         "return document.querySelector('[aria-selected=true][role=option]')?.ariaPosInSet === document.querySelector('[role=option]').ariaSetSize"
     )
     browser.press("?")
-    assert browser.do("return document.querySelector('dialog').open")
+    browser.becomes("return document.querySelector('dialog')?.open", True)
     browser.press("\ue00c")
     browser.wait("return document.querySelector('dialog') === null")
     theme = "return getComputedStyle(document.documentElement).colorScheme"
-    light = browser.do(theme)
+    other = {"light": "dark", "dark": "light"}[browser.do(theme)]
     browser.press("t")
-    assert {light, browser.do(theme)} == {"light", "dark"}
+    browser.becomes(theme, other)
 
 
 def test_everything_that_can_be_clicked_has_a_name(browser: Browser, report):
@@ -206,14 +235,17 @@ def test_everything_that_can_be_clicked_has_a_name(browser: Browser, report):
 
 def test_runs_are_compared(browser: Browser, report):
     browser.open(report / "two.html")
-    browser.wait("return document.querySelectorAll('path.line').length >= 2")
-    assert browser.text("table tbody tr td:first-child") == ["first", "second"]
-    assert browser.do("return document.querySelector('.chart').querySelectorAll('path.line').length") == 2
+    browser.becomes(
+        "return [...document.querySelectorAll('table tbody tr td:first-child')].map(n => n.textContent)",
+        ["first", "second"],
+    )
+    browser.becomes("return document.querySelector('.chart')?.querySelectorAll('path.line').length", 2)
     browser.do("document.querySelectorAll('.run-chip')[1].click()")
     browser.wait("return document.querySelector('.chart').querySelectorAll('path.line').length === 1")
     browser.view("run")
-    browser.wait("return document.querySelector('.settings')")
-    assert set(browser.text(".settings tbody th")) == {"seed"}
+    browser.becomes(
+        "return [...document.querySelectorAll('.settings tbody th')].map(n => n.textContent)", ["seed"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -505,3 +537,26 @@ def test_the_live_page_follows_a_run(browser: Browser, tmp_path):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_servers_stand_in_the_head_and_their_numbers_in_a_panel(browser: Browser, tmp_path):
+    writer = open_writer(tmp_path / "record", STORY)
+    writer.engine({"kind": "vllm", "release": "0.33.0", "urls": ["http://a:8000", "http://b:8000"]})
+    for step in range(1, 8):
+        statistics = writer.groups(step, groups := batch(STORY, step))
+        numbers = {f"engine/tokens/{n}": 900.0 + 100 * n + step for n in (0, 1)}
+        numbers |= {f"engine/sync/{part}": 0.1 * step for part in ("gather", "write", "load")}
+        numbers |= {"engine/sync_seconds": 0.3 * step, "async/lag": 1.0, "sampling/ess": 0.5 + step / 100}
+        writer.step(step, metrics(STORY, step, groups, statistics) | numbers)
+    path = write_report([tmp_path], tmp_path / "page.html")
+    browser.open(path, "run")
+    browser.wait("return document.querySelector('main').textContent.includes('http://b:8000')")
+    assert "sampled by vllm 0.33.0 on 2 servers" in browser.do(
+        "return document.querySelector('.run-head').textContent"
+    )
+    browser.open(path, "curves")
+    browser.wait("return document.querySelectorAll('path.line').length > 6")
+    text = browser.do("return document.querySelector('main').textContent")
+    assert "who waits for whom" in text and "effective sample size" in text
+    assert "tokens a round, by server" in text and "server 1" in text and "sending weights" in text
+    assert browser.complaints() == []

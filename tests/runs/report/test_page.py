@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import covey.runs
+from covey.rewards.reserved import FAMILIES
 from covey.runs.report import write_report
 from covey.runs.report.columns import STATUSES, pack
-from covey.runs.report.page import script_json
+from covey.runs.report.page import assets, script_json
 from tests.runs.synthetic import HOSTILE, Story, open_writer, write_run
 
 STORY = Story(steps=12, prompts_per_step=4, group_size=4, evaluate_every=4, eval_prompts=8)
@@ -215,6 +216,13 @@ def test_equal_records_make_equal_pages(tmp_path):
     write_run(tmp_path / "record", STORY)
     pages = [write_report([tmp_path], tmp_path / f"{i}.html").read_text(encoding="utf-8") for i in range(2)]
     assert re.sub(r'"written":[\d.]+', "", pages[0]) == re.sub(r'"written":[\d.]+', "", pages[1])
+
+
+def test_no_number_of_covey_is_drawn_among_those_of_rewards_and_callbacks():
+    panels = dict(re.findall(r"\['(\w+)', '[^']*', /(.*)/\],", assets()[0]))
+    assert panels.pop("Other") == "."
+    patterns = [re.compile(pattern.replace(r"\/", "/")) for pattern in panels.values()]
+    assert len(patterns) > 4 and not [f for f in FAMILIES if not any(p.search(f"{f}/x") for p in patterns)]
 
 
 def test_mistakes_are_named(tmp_path):

@@ -43,6 +43,19 @@ def picture(display, width=110, height=36):
     return console.file.getvalue()
 
 
+def test_a_prompt_that_shows_pictures_says_which():
+    pytest.importorskip("PIL", reason="pictures need the extra `vision`")
+    from tests.runs.pictured import asked, painting, pictured
+
+    for prompt in (asked(), "<image> What is it?"):
+        scored = pictured({"prompt": prompt, "images": [painting(), painting(1, (50, 20))]})
+        display = Display("", 300, console=terminal(), clock=Clock())
+        display.update(1, {"reward": 1.0, "step_time": 1.0}, [scored])
+        first, second = (p.digest[:4] for p in scored.group.prompt.pictures)
+        words = f"[picture 400×300 {first}] [picture 50×20 {second}] "
+        assert words in picture(display, 140) and "What is it?" in picture(display, 140)
+
+
 def test_everything_that_is_promised_is_on_the_screen():
     clock = Clock()
     display = Display("", 300, name="quickstart", rewards=list(WEIGHTS), console=terminal(), clock=clock)

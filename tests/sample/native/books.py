@@ -28,11 +28,15 @@ def checked(method):
 def check_books(call):
     check_cache(call.cache)
     scheduler = call.scheduler
-    rows = sum(scheduler.completion_bytes[row] for row in scheduler.active)
+    rows = sum(scheduler.completion_bytes[row] for row in scheduler.active | scheduler.parked)
     prompts = sum(scheduler.prompt_bytes[prompt] for prompt in scheduler.held)
     assert scheduler.reserved == rows + prompts
-    assert {scheduler.prompt_of[row] for row in scheduler.active} <= scheduler.held
-    assert scheduler.reserved <= scheduler.budget or len(scheduler.active) <= 1
+    assert {scheduler.prompt_of[row] for row in scheduler.active | scheduler.parked} <= scheduler.held
+    assert scheduler.reserved <= scheduler.budget or len(scheduler.active | scheduler.parked) <= 1
+    if call.turns is not None:
+        aside = call.turns.aside
+        assert set(aside.pool) == scheduler.parked == set(call.turns.waiting.pending)
+        assert {row for pool in aside.completions.values() for row in pool.slots} == scheduler.parked
     assert set(call.cache.pool) == scheduler.active
     assert set(call.cache.prompt_pool) == scheduler.held
     owned = [row for row in call.batch.active.rows.tolist() if row != call.table.spare]

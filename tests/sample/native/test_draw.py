@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from covey.sample.native.draw import BLOCK, TokenMasks, draw, inverse_cdf, uniforms
 from covey.sample.sampling import Sampling
 
+pytestmark = pytest.mark.any_version
+
 VOCABULARIES = [1, 2, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 17]
 ENDS = [0.0, 2**-53, 0.5, 1 - 2**-53]
 
@@ -70,6 +72,28 @@ def test_a_draw_does_not_depend_on_the_rest_of_the_batch(vocab, rows, seed):
     for row in range(min(rows, 3)):
         alone = draw(logits[row : row + 1].clone(), uniform[row : row + 1], Sampling(max_new_tokens=1))
         assert alone.ids[0] == together.ids[row] and alone.logprobs[0] == together.logprobs[row]
+
+
+def every_mask(rows: int, vocab: int, generator: torch.Generator) -> TokenMasks:
+    """Masks that are different for each sequence."""
+    never, seen = (torch.rand(rows, vocab, generator=generator) < part for part in (0.2, 0.5))
+    columns = torch.tensor([0, vocab // 2])
+    return TokenMasks(columns, torch.rand(rows, 2, generator=generator) < 0.5, never, seen)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 7])
+def test_rows_that_are_drawn_in_parts_get_what_they_get_together(monkeypatch, rows_at_once):
+    """Each with its own logits, number and masks; a vocabulary larger than a part is drawn from row by row."""
+    rows, vocab, generator = 7, 2 * BLOCK + 40, torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(rows, vocab, generator=generator)
+    uniform = torch.rand(rows, generator=generator, dtype=torch.float64)
+    masks, how = every_mask(rows, vocab, generator), Sampling(8, repetition_penalty=1.3, top_k=40, top_p=0.9)
+    together = draw(logits.clone(), uniform, how, masks)
+    monkeypatch.setattr("covey.sample.native.draw.AT_ONCE", rows_at_once * vocab - 1)
+    apart = draw(logits.clone(), uniform, how, masks)
+    assert together.ids.equal(apart.ids)
+    assert together.logprobs.equal(apart.logprobs)
+    assert together.policy_logprobs.equal(apart.policy_logprobs)
 
 
 def test_columns_and_a_mask_over_the_vocabulary_mean_the_same():

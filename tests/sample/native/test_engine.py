@@ -152,7 +152,7 @@ def test_sharded_weights_are_refused_where_processes_would_wait_for_each_other(p
     """On every process alike, whatever its prompts are."""
     for model, options in ((tiny_model("gpt2"), {}), (tiny_model("qwen2"), {"path": "general"})):
         assert not prompts or ids_of(engine_of(model, **options))
-        with pytest.raises(EngineError, match=r"FSDP2 or ZeRO-3.*Use DDP"):
+        with pytest.raises(EngineError, match=r"FSDP2 or ZeRO-3.*covey serve MODEL.*engine_urls=.*use DDP"):
             ids_of(engine_of(sharded(model), **options), prompts)
     model = tiny_model("gpt2")
     next(model.parameters()).ds_id = 1

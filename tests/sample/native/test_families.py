@@ -216,7 +216,7 @@ def moved(model):
 
 def test_the_check_is_repeated_at_growing_distances_on_what_was_sampled(monkeypatch):
     texts, gap = [], selfcheck.gap
-    monkeypatch.setattr(selfcheck, "gap", lambda *a: texts.append(tuple(a[-1])) or gap(*a))
+    monkeypatch.setattr(selfcheck, "gap", lambda *a: texts.append(tuple(a[4])) or gap(*a))
     model = tiny_model("qwen2", scale=3.0)
     engine, checked_after, said = NativeEngine(lambda ids: ""), [], set()
     for update in range(10):
@@ -244,7 +244,7 @@ def test_a_fast_path_that_drifts_away_is_given_up_with_one_warning(monkeypatch):
         for _ in range(5):
             with torch.no_grad():
                 model.model.layers[0].mlp.gate_proj.weight.mul_(-1.5)
-            engine.policy, engine._is_stale = model, True
+            engine.policy, engine._watch.is_stale = model, True
             said = ids_of(engine, PROMPTS[:1])
             assert said == ids_of(engine_of(model, path="general"), PROMPTS[:1])
     texts = [str(w.message) for w in caught if w.category is CoveyWarning]

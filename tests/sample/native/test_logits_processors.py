@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.sample.native.logits_processors import NOTHING, Restrictions
 from covey.sample.sampling import Sampling
+
+pytestmark = pytest.mark.any_version
 
 VOCAB = 8
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=0, max_size=12)

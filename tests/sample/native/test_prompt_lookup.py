@@ -24,6 +24,8 @@ from covey.sample.sampling import Sampling
 from covey.types import Completion, Group, Prompt
 from tests.tiny import EOS, PAD, tiny_model
 
+pytestmark = pytest.mark.any_version
+
 SETTINGS = Sampling(max_new_tokens=40, stop_ids=(EOS, 30), padding_id=PAD, seed=4)
 PROMPTS = [Prompt("", tuple(range(10 + i, 16 + 2 * i)), {}, i, (i, 0)) for i in range(3)]
 
@@ -178,10 +180,10 @@ def test_the_newest_completions_are_kept_and_no_more_than_so_many():
     completion = Completion((1, 2), (0.0, 0.0), "", "length")
     for number in range(REMEMBERED // 4 + 10):
         index.add(Group(Prompt("", (number,)), (completion,) * 4))
-    assert (0,) not in index.by_prompt and index.by_prompt[(REMEMBERED // 4 + 9,)] == [(1, 2)] * 4
+    assert ((0,), ()) not in index.by_prompt and index.by_prompt[((REMEMBERED // 4 + 9,), ())] == [(1, 2)] * 4
     newer = Completion((3,), (0.0,), "", "length")
     index.add(Group(Prompt("", (REMEMBERED // 4,)), (newer,)))
-    assert index.by_prompt[(REMEMBERED // 4,)] == [(3,)]
+    assert index.by_prompt[((REMEMBERED // 4,), ())] == [(3,)]
 
 
 def test_many_active_sequences_are_sampled_without_drafts(widths):

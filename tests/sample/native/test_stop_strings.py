@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.sample.native.stop_strings import StopStrings
+
+pytestmark = pytest.mark.any_version
 
 PIECES = ["a", "b", "ab", "ba", "é", "\n", "aba"]
 

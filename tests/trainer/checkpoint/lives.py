@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -27,7 +28,7 @@ from typing import Any
 from covey.errors import CoveyWarning
 
 ROOT = Path(__file__).parents[3]
-CLOCKS = ("time/", "step_time", "memory/", "train_runtime", "train_samples", "train_steps")
+CLOCKS = ("time/", "step_time", "memory/", "train_runtime", "train_samples", "train_steps", "/seconds")
 STEPS = 6
 
 
@@ -138,7 +139,61 @@ def variants() -> dict[str, dict[str, Any]]:
             "use_adaptive_entropy": True, "entropy_target": 4.0,
             "callbacks": [EarlyStoppingCallback(early_stopping_patience=2)],
         },
+        "pictures": {
+            "data": pictures, "per_device_train_batch_size": 4, "steps_per_generation": 2, "num_iterations": 2, "save_steps": 1,
+            "beta": 0.05, "learning_rate": 1e-3,
+        },
+        "tools": {"save_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
     }  # fmt: skip
+
+
+def pictures(policy: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows with pictures as files, bytes, images in the prompt and none; and settings. The files are drawn where they are not there."""
+    import io
+
+    from tests.vision.tiny_eyes import asked, drawn
+
+    folder = Path(policy) / "pictures"
+    if not folder.exists():
+        folder.mkdir()
+        for number, colour in enumerate(("red", "green", "blue", "gold")):
+            drawn(colour, (32 + 8 * number, 32), number).save(folder / f"{number}.png")
+    png = io.BytesIO()
+    drawn("gold", (56, 30), 9).save(png, "PNG")
+    block = [{"type": "image", "image": drawn("blue", (40, 40), 7)}, {"type": "text", "text": "Which?"}]
+    given: list[Any] = [[f"{i}.png"] for i in range(4)] + [
+        ["0.png", {"bytes": png.getvalue(), "path": None}],
+        [],
+    ]
+    rows = [{"prompt": asked(f"What {n}?"), "images": images} for n, images in enumerate(given)]
+    return [*rows, {"prompt": [{"role": "user", "content": block}]}], {"image_root": str(folder)}
+
+
+def with_tools(out: Path, settings: dict[str, Any]) -> Any:
+    """A trainer whose scripted policy calls a tool that takes its time, in threads, and an environment."""
+    from covey.tools import tool
+    from tests.trainer.scripted import chats, counter, made
+
+    @tool(where="thread")
+    def add(a: int, b: int) -> str:
+        """Adds two numbers.
+
+        Args:
+            a: The first.
+            b: The second.
+        """
+        time.sleep(0.01)
+        return str(a + b)
+
+    class Rooms(counter([], lambda self, row: f" in room {len(row['prompt'][0]['content'])}")):  # type: ignore[misc]
+        add = None
+
+    def reward(completion_ids: Any, environments: Any) -> list[float]:
+        return [float((sum(ids) + e.count) % 5) for ids, e in zip(completion_ids, environments, strict=True)]
+
+    return made(
+        out, reward, data=chats(16), tools=[add], environment_factory=Rooms, eval_dataset=chats(3), **settings
+    )
 
 
 def run(variant: str, policy: str, out: Path, kill: dict[str, Any] | None, began: Callable[[], None]) -> None:
@@ -147,7 +202,10 @@ def run(variant: str, policy: str, out: Path, kill: dict[str, Any] | None, began
 
     given = dict(variants()[variant])
     rewards, count = given.pop("rewards", lambda: by_ids)(), given.pop("rows", 16)
-    dataset = rows(count)
+    dataset: Any = rows(count)
+    if "data" in given:
+        dataset, more = given.pop("data")(policy)
+        given |= more
     if given.pop("stream", False):
         dataset = dataset.to_iterable_dataset()
     settings = {
@@ -155,9 +213,12 @@ def run(variant: str, policy: str, out: Path, kill: dict[str, Any] | None, began
         "max_completion_length": 6, "save_strategy": "steps", "log_completions": True,
         "resume_from_checkpoint": "auto", **given,
     }  # fmt: skip
-    if "eval_strategy" in settings:
-        settings["eval_dataset"] = rows(3)
-    trainer = make(policy, out / "run", rewards, dataset, **settings)
+    if variant == "tools":
+        trainer = with_tools(out / "run", {**settings, "max_completion_length": 400})
+    else:
+        if "eval_strategy" in settings:
+            settings["eval_dataset"] = rows(3)
+        trainer = make(policy, out / "run", rewards, dataset, **settings)
     counts = watch(trainer, kill or {})
     began()
     start = time.monotonic()
@@ -184,11 +245,20 @@ def end_of(trainer: Any, folder: Path) -> dict[str, Any]:
         "log": [timeless(entry) for entry in trainer.state.log_history],
         "steps": [[line["step"], timeless(line["metrics"])] for line in read_lines(record / "steps.jsonl")],
         "evaluations": [timeless(line["metrics"]) for line in read_lines(record / "evaluations.jsonl")],
-        "groups": [row for table in covey.runs.open(folder).group_tables() for row in table.to_pylist()],
-        "completions": (folder / "completions.jsonl").read_text(),
+        "groups": [
+            {name: without_seconds(value) for name, value in row.items()}
+            for table in covey.runs.open(folder).group_tables()
+            for row in table.to_pylist()
+        ],
+        "completions": without_seconds((folder / "completions.jsonl").read_text()),
         "checkpoints": sorted(p.name for p in folder.glob("checkpoint-*")),
         "left over": sorted(p.name for p in folder.iterdir() if p.name.startswith("_")),
     }
+
+
+def without_seconds(value: Any) -> Any:
+    """A value without the time that calls of tools took."""
+    return re.sub(r'"seconds": ?[0-9.e-]+', "", value) if isinstance(value, str) else value
 
 
 def timeless(numbers: dict[str, Any]) -> dict[str, Any]:
@@ -203,7 +273,7 @@ def timeless(numbers: dict[str, Any]) -> dict[str, Any]:
 
 POINTS = (
     "sample", "score", "evaluate", "forward", "optimizer", "write", "sync", "move", "delete", "record", "full disk",
-    "load",
+    "load", "tool",
 )  # fmt: skip
 
 
@@ -214,6 +284,7 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
     import torch
 
     from covey.runs.record.jsonl import JsonLines
+    from covey.tools.calling import Caller
     from covey.trainer.checkpoint import folders, manifest
     from covey.trainer.checkpoint.saving import CheckpointedTrainer
 
@@ -230,6 +301,7 @@ def watch(trainer: Any, kill: dict[str, Any]) -> dict[str, int]:
         "record": (JsonLines, "append"),
         "full disk": (CheckpointedTrainer, "_save_checkpoint"),
         "load": (trainer, "_load_optimizer_and_scheduler"),
+        "tool": (Caller, "start"),
     }
     counts = dict.fromkeys(places, 0)
     for point, (owner, name) in places.items():
@@ -267,7 +339,7 @@ def half_done(point: str, original: Any, args: Any, kwargs: Any) -> None:
     elif point == "full disk":
         with full_disk():
             original(*args, **kwargs)
-    elif point in ("score", "evaluate", "optimizer"):
+    elif point in ("score", "evaluate", "optimizer", "tool"):
         original(*args, **kwargs)
 
 
@@ -296,7 +368,7 @@ def serve() -> None:
     import transformers  # noqa: F401
 
     import covey.cli  # noqa: F401
-    import tests.trainer.harness  # noqa: F401
+    import tests.trainer.scripted  # noqa: F401
 
     torch.set_num_threads(1)
     variants()

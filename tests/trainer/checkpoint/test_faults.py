@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 from covey.trainer.checkpoint.faults import Faults, disk_fault
 from tests.trainer.checkpoint.lives import full_disk
 
+pytestmark = pytest.mark.any_version
+
 LARGE = torch.zeros(100_000)
 
 

@@ -9,6 +9,8 @@ from covey.trainer.checkpoint.folders import STAGING, checkpoints, discard, publ
 from covey.trainer.checkpoint.manifest import damage
 from tests.trainer.checkpoint.folder import written
 
+pytestmark = pytest.mark.any_version
+
 
 class Killed(BaseException):
     pass

@@ -11,9 +11,11 @@ from tests.tiny import tiny_policy
 from tests.trainer.checkpoint.lives import POINTS, Server
 from tests.trainer.harness import MANY_ENDS
 
-VARIANTS = ("plain", "inside a round", "mixture", "stream", "dynamic sampling", "epochs", "best")
+pytestmark = pytest.mark.any_version
+
+VARIANTS = ("plain", "inside a round", "mixture", "stream", "dynamic sampling", "epochs", "best", "tools")
 RUNS = 5
-"""Of each variant: 35 ends in all."""
+"""Of each variant: 40 ends in all."""
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +91,7 @@ AT = {
     "mixture": [{"point": "full disk", "count": 4}],
     "dynamic sampling": [{"point": "sample", "count": 6}],
     "epochs": [{"point": "score", "count": 6}],
+    "tools": [{"point": "tool", "count": 30}],
 }
 
 

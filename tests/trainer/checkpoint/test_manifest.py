@@ -8,6 +8,8 @@ from covey.trainer.checkpoint import manifest
 from covey.trainer.checkpoint.manifest import MANIFEST, damage, digest
 from tests.trainer.checkpoint.folder import written
 
+pytestmark = pytest.mark.any_version
+
 
 def test_what_was_written_is_whole(tmp_path):
     assert damage(written(tmp_path, 3)) is None

@@ -22,23 +22,23 @@ SECONDS = 240
 
 
 def run(processes, folder, out, fresh=False, **settings):
-    """Train with one process, this one, or with two: those that stand ready, or fresh ones."""
+    """Train with one process, this one, or with several: those that stand ready, or fresh ones."""
     out.mkdir(parents=True, exist_ok=True)
     if processes == 1:
         work(folder, out, settings)
     elif fresh or "deepspeed" in settings:
-        done = launch(folder, out, settings)
+        done = launch(folder, out, settings, processes)
         assert done.returncode == 0, done.stderr[-3000:]
     else:
-        Pair.ready().run(folder, out, settings)
+        Team.ready(processes).run(folder, out, settings)
     calls = [json.loads((out / f"calls{rank}.json").read_text()) for rank in range(processes)]
     return torch.load(out / "weights.pt"), json.loads((out / "log.json").read_text()), calls
 
 
-def launch(folder, out, settings):
-    """Train with two fresh processes under `accelerate launch`, to their end."""
+def launch(folder, out, settings, processes=2):
+    """Train with fresh processes under `accelerate launch`, to their end."""
     return subprocess.run(
-        command(folder, str(out), json.dumps(settings)),
+        command(processes, folder, str(out), json.dumps(settings)),
         cwd=ROOT,
         env=ENVIRONMENT,
         capture_output=True,
@@ -47,33 +47,36 @@ def launch(folder, out, settings):
     )
 
 
-def command(*arguments):
+def command(processes, *arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # accelerate's --multi_gpu is its launcher for several processes; without a GPU they talk through gloo.
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
     launcher += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     launcher += ["--main_process_port", str(port), "-m", "tests.trainer.distributed.worker"]
     return [*launcher, *arguments]
 
 
-class Pair:
-    """Two processes that take one run after the other."""
+class Team:
+    """Processes that take one run after the other."""
 
     standing = None
 
     @classmethod
-    def ready(cls):
+    def ready(cls, processes):
+        if cls.standing is not None and cls.standing.processes != processes:
+            cls.standing.end()
         if cls.standing is None:
-            cls.standing = Pair()
+            cls.standing = Team(processes)
         return cls.standing
 
-    def __init__(self):
+    def __init__(self, processes):
+        self.processes = processes
         self.jobs, self.count = Path(tempfile.mkdtemp(prefix="covey-jobs-")), 0
         self.output = (self.jobs / "output").open("w")
         self.process = subprocess.Popen(
-            command(str(self.jobs)),
+            command(processes, str(self.jobs)),
             cwd=ROOT,
             env=ENVIRONMENT,
             stdout=self.output,
@@ -81,27 +84,31 @@ class Pair:
         )
 
     def run(self, folder, out, settings):
-        """Have both train, and raise what was raised in one of them, or where they take too long."""
+        """Have all train, and raise what was raised in one of them, or where they take too long."""
         number, self.count = self.count, self.count + 1
         draft = self.jobs / "draft"
         draft.write_text(json.dumps([folder, str(out), settings]))
         draft.rename(self.jobs / f"{number}.json")
-        answers = [self.jobs / f"{number}.rank{rank}" for rank in range(2)]
+        answers = [self.jobs / f"{number}.rank{rank}" for rank in range(self.processes)]
         deadline = time.monotonic() + SECONDS
         while True:
             faults = [answer.read_text() for answer in answers if answer.exists()]
             is_late = self.process.poll() is not None or time.monotonic() > deadline
-            if any(faults) or is_late:
+            if len(faults) == self.processes and all(faults):
+                raise AssertionError("".join(faults)[-3000:])
+            if any(faults):
+                deadline = min(deadline, time.monotonic() + 5)
+            if is_late:
                 said = "".join(faults) or (self.jobs / "output").read_text()
                 self.end()
                 raise AssertionError(said[-3000:])
-            if len(faults) == 2:
+            if len(faults) == self.processes and not any(faults):
                 return
             time.sleep(0.01)
 
     def end(self):
-        """End both: one that has failed leaves the other waiting for it."""
-        Pair.standing = None
+        """End all: one that has failed leaves the others waiting for it."""
+        Team.standing = None
         self.process.kill()
         self.process.wait()
         for file in self.jobs.glob("*.pid"):  # the launcher has given each a session of its own

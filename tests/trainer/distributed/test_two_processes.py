@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.config import resolving
+from tests.sample.remote.serving import serving
 from tests.tiny import tiny_policy
 from tests.trainer.distributed.processes import assert_close, completions, run
 from tests.trainer.harness import MANY_ENDS
 
 SETTINGS = dict(learning_rate=0.5, max_steps=3, num_generations=4)
+
+
+def passes(out, rank):
+    """How often a process went forward to train."""
+    return int((out / f"passes{rank}.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -74,8 +81,26 @@ def test_processes_that_cut_micro_batches_differently_take_the_steps_of_one(tmp_
     double = run(2, folder, tmp_path / "two", **settings, max_tokens_per_forward=16)
     assert completions(single[2]) == completions(double[2])
     assert_close(single[0], double[0])
-    passes = [int((tmp_path / "two" / f"passes{rank}.json").read_text()) for rank in range(2)]
-    assert min(passes) > 6 and passes[0] != passes[1], "some micro-batches were cut, and not all alike"
+    of_ranks = [passes(tmp_path / "two", rank) for rank in range(2)]
+    assert min(of_ranks) > 6 and of_ranks[0] != of_ranks[1], "some micro-batches were cut, and not all alike"
+
+
+@pytest.mark.parametrize(
+    ("where", "accumulation"), [("forward", 1), ("forward", 2), ("backward", 2)], ids=str
+)
+def test_a_process_that_runs_out_of_memory_repeats_its_passes_alone(tmp_path, where, accumulation):
+    """Under DDP, as long as no gradient has been sent: in the first pass of a step here, and in the last one's forward."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "per_device_train_batch_size": 4, "beta": 0.1, "num_generations": 4}
+    settings["gradient_accumulation_steps"] = accumulation
+    plain = run(2, folder, tmp_path / "plain", **settings)
+    number = {"forward": 2 * accumulation, "backward": 3}[where]
+    small = run(2, folder, tmp_path / "small", **settings, out_of_memory=[1, where, number])
+    assert completions(plain[2]) == completions(small[2])
+    assert_close(plain[0], small[0])
+    logs = [[e["loss"] for e in side[1] if "loss" in e] for side in (plain, small)]
+    assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-6)
+    assert sum(e.get("update/out_of_memory", 0) for e in small[1]) == 1
 
 
 @pytest.mark.parametrize(
@@ -94,6 +119,22 @@ def test_groups_that_straddle_processes_are_scored_whole(tmp_path, more):
         assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-6), key
     sizes = [len(c["ids"]) for rank in double[2] for c in rank if c["ids"]]
     assert sizes == [4] * 3, "a reward sees whole groups, each once"
+
+
+@pytest.mark.parametrize("loss_type", ["dr_grpo", "dapo"])
+def test_groups_that_grow_share_the_budget_of_all_processes(tmp_path, loss_type):
+    """So they grow as they would in one process, and straddle processes."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "group_allocation": "grow", "advantage_estimator": "rloo", "beta": 0.1}
+    settings |= {"loss_type": loss_type, "per_device_train_batch_size": 8}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2)
+    double = run(2, folder, tmp_path / "two", **settings)
+    assert completions(single[2]) == completions(double[2])
+    assert_close(single[0], double[0])
+    for key in ("loss", "reward", "kl", "num_tokens", "allocation/grown_share", "allocation/largest_group"):
+        logs = [[entry[key] for entry in side[1] if key in entry] for side in (single, double)]
+        assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-6), key
+    assert max(logs[0]) > 4, "one group at least is larger than the mean"
 
 
 @pytest.mark.parametrize(("micro_batch", "received"), [(4, [8, 0]), (2, [4, 4])], ids=["whole", "straddling"])
@@ -141,6 +182,31 @@ def test_sharded_weights_take_the_steps_of_whole_ones(tmp_path, more):
     )
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        dict(num_iterations=2, max_steps=4),
+        dict(gradient_checkpointing=True, gradient_accumulation_steps=2),
+        dict(kl_in_reward=True, loss_type="grpo"),
+        dict(per_device_train_batch_size=2, kl_in_reward=True),
+    ],
+    ids=["two passes", "checkpointed, accumulated", "kl in the reward", "groups that straddle"],
+)
+def test_sharded_weights_make_as_many_passes_on_every_process(tmp_path, more):
+    """FSDP2 with a limit of tokens: each process cuts its own micro-batches, and makes idle passes where another makes more."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, **FSDP2, "per_device_train_batch_size": 4, **more}
+    whole = run(2, folder, tmp_path / "whole", **settings)
+    cut = run(2, folder, tmp_path / "cut", **settings, max_tokens_per_forward=14)
+    assert completions(whole[2]) == completions(cut[2])
+    assert_close(whole[0], cut[0])
+    for key in ("loss", "kl", "entropy", "grad_norm", "update/dropped_share", "ratio/mean"):
+        logs = [[entry[key] for entry in side[1] if key in entry] for side in (whole, cut)]
+        assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-6), key
+    of_ranks = [passes(tmp_path / "cut", rank) for rank in range(2)]
+    assert of_ranks[0] == of_ranks[1] > passes(tmp_path / "whole", 0)
+
+
 @pytest.mark.parametrize("more", [dict(), dict(gradient_checkpointing=True)])
 def test_sharded_weights_in_half_precision_are_packed_and_score_as_whole_ones(tmp_path, monkeypatch, more):
     """FSDP2 computes in bfloat16 and keeps weights in float32: the comparison of the two ways has to allow for the first,
@@ -179,8 +245,24 @@ def test_a_sharded_policy_of_the_general_path_ends_with_an_error(tmp_path):
     folder = tiny_policy(tmp_path / "m", kind="gpt2", generation=MANY_ENDS)
     config = {**FSDP2["fsdp_config"], "transformer_layer_cls_to_wrap": ["GPT2Block"]}
     settings = {**SETTINGS, **FSDP2, "fsdp_config": config, "per_device_train_batch_size": 4}
-    with pytest.raises(AssertionError, match="FSDP2 or ZeRO-3"):
+    with pytest.raises(AssertionError, match=r"FSDP2 or ZeRO-3.*covey serve MODEL"):
         run(2, folder, tmp_path / "out", **settings)
+
+
+def test_a_sharded_policy_of_the_general_path_is_sampled_by_a_server(tmp_path):
+    """What the native engine draws from whole weights; a server that would be waited for longer than a process is refused."""
+    folder = tiny_policy(tmp_path / "m", kind="gpt2", generation=MANY_ENDS)
+    config = {**FSDP2["fsdp_config"], "transformer_layer_cls_to_wrap": ["GPT2Block"]}
+    settings = {**SETTINGS, "learning_rate": 0.05, "per_device_train_batch_size": 4, "beta": 0.1}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2)
+    policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with serving(policy, AutoTokenizer.from_pretrained(folder)) as (server, _):
+        sharded = {**settings, **FSDP2, "fsdp_config": config, "engine": "covey", "engine_urls": server.url}
+        double = run(2, folder, tmp_path / "two", **sharded)
+        with pytest.raises(AssertionError, match="engine_timeout=1900 is longer than ddp_timeout=1800"):
+            run(2, folder, tmp_path / "late", **sharded, engine_timeout=1900)
+    assert completions(single[2]) == completions(double[2])
+    assert_close(single[0], double[0])
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")

@@ -17,13 +17,29 @@ import torch
 from accelerate import PartialState
 
 from covey.config import resolving
+from covey.errors import EngineError
+from covey.trainer import failure_watch
 from covey.trainer.distributed import end_processes
 from covey.types import Completion
+from tests.trainer.elsewhere import Elsewhere
 from tests.trainer.harness import Recorder, make, rows
 
 
 def by_ids(completion_ids):
     return [float((sum(ids) + len(ids)) % 5) for ids in completion_ids]
+
+
+def failing(function, error, rank, call):
+    """The same function, but for one call in which it fails on one process."""
+    calls = []
+
+    def failing_once(*arguments):
+        calls.append(None)
+        if PartialState().process_index == rank and len(calls) == call:
+            raise error(f"this is the call {call}")
+        return function(*arguments)
+
+    return failing_once
 
 
 def shard_on_cpu() -> None:
@@ -54,6 +70,11 @@ def meet() -> None:
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
     """A parameter on every process, whether it was sharded or not."""
+    if hasattr(parameter, "ds_id"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.detach().clone()
     full = parameter.detach()
     return full.full_tensor() if hasattr(full, "full_tensor") else full
 
@@ -78,23 +99,62 @@ def count_received() -> list[None]:
     return received
 
 
+def runs_out_of_memory(trainer, when: list) -> None:
+    """Let one process find no memory, once: `[process, "forward" or "backward", number of the pass that trains]`."""
+    rank, where, number = when
+    passes = []
+
+    def before(*_):
+        passes.append(None)
+        if where == "forward" and len(passes) == number:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def after(gradient):
+        if where == "backward" and len(passes) == number:
+            passes.append(None)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    if trainer.args.process_index == rank:
+        layer = trainer.model.model.layers[-1]  # some layers are behind, and some ahead
+        layer.mlp.register_forward_pre_hook(lambda *_: before() if torch.is_grad_enabled() else None)
+        layer.mlp.down_proj.register_full_backward_hook(lambda *_: after(_))
+
+
 def work(folder: str, out: Path, settings: dict) -> int:
     """Train, write what was seen; gives the number of this process."""
+    for name in [n for n in os.environ if n.startswith("FSDP_") or n == "ACCELERATE_USE_FSDP"]:
+        del os.environ[name]  # of an earlier run
     if settings.get("fsdp"):
         shard_on_cpu()
     if settings.get("deepspeed"):
         meet()
-    recorder = Recorder(by_ids)
+    part, *when = settings.pop("failing", [None])
+    recorder = Recorder(failing(by_ids, ZeroDivisionError, *when) if part == "reward" else by_ids)
     adapter = settings.pop("lora", None)
     if adapter:
         from peft import LoraConfig
 
         settings["peft_config"] = LoraConfig(r=4, target_modules=["q_proj"])
-    resume = settings.pop("resume", None)
+    if stays := settings.pop("stays", False):
+        failure_watch.POLL_SECONDS = failure_watch.GRACE_SECONDS = 0.5
+    resume, memory = settings.pop("resume", None), settings.pop("out_of_memory", None)
+    delay = settings.pop("elsewhere", None)
     trainer = make(folder, out / "run", recorder, rows(16), **settings)
+    if delay is not None:
+        trainer.engine = Elsewhere(trainer.engine, delay, seed=trainer.args.process_index)
+    if part == "engine":
+        trainer.engine.generate = failing(trainer.engine.generate, EngineError, *when)
     passes, received = count_passes(trainer.model), count_received()
-    trainer.train(resume_from_checkpoint=resume)
+    if memory:
+        runs_out_of_memory(trainer, memory)
     rank = trainer.args.process_index
+    try:
+        trainer.train(resume_from_checkpoint=resume)
+    except Exception as error:
+        (out / f"error{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+        if stays:  # as a process does that waits for something of its own while it ends
+            time.sleep(600)
+        raise
     weights = {n: whole(p) for n, p in trainer.model.named_parameters()}
     if trainer.is_world_process_zero():
         torch.save(weights, out / "weights.pt")
@@ -115,6 +175,7 @@ def threads() -> list[str]:
 def work_for_ever(jobs: Path) -> None:
     """Take `JOBS/0.json`, `JOBS/1.json`, …, and leave beside each what went wrong on this process, or nothing."""
     (jobs / f"worker.{os.getpid()}.pid").touch()
+    gc.freeze()  # each training ends with a collection, which would look through all that was imported
     for number in itertools.count():
         job = jobs / f"{number}.json"
         while not job.exists():

@@ -75,8 +75,8 @@ function pValue(p) { return p === null ? '–' : p < 0.001 ? 'p < 0.001' : 'p = 
 
 /** How to show the values of a metric, by its name. */
 function formatOf(name) {
-  if (/(_ratio|_share$|^frac_|\/region_mean|\/failed$|\/unscored$)/.test(name) || /clip_ratio\//.test(name)) return percent;
-  if (/^(time\/|step_time|runtime)/.test(name)) return duration;
+  if (/(_ratio|_share$|^frac_|\/region_mean|\/failed$|\/unscored$|\/failure_frequency$|^episodes\/ended\/|^sampling\/ess$)/.test(name) || /clip_ratio\//.test(name)) return percent;
+  if (/^(time\/|step_time|runtime|engine\/sync)|^tools\/.*\/seconds$|^engine\/wait_seconds$|^async\/(wait_|.*_seconds$)/.test(name)) return duration;
   if (/_mb$/.test(name)) return megabytes;
   return number;
 }

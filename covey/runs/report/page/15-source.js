@@ -4,6 +4,7 @@
 class Source {
   constructor(run, position, facts) {
     Object.assign(this, facts);
+    this.run = run;
     this.id = `b${run}-${position}`;
     this.query = `run=${run}&source=${position}`;
   }
@@ -12,6 +13,19 @@ class Source {
   async excerpts() { return parseJson(await this.block('excerpts', 'excerpts', '')); }
   async texts(chunk) { return parseJson(await this.block('text-' + chunk, 'texts', '&chunk=' + chunk)); }
   async prompts(chunk) { return parseJson(await this.block('prompt-' + chunk, 'prompts', '&chunk=' + chunk)); }
+
+  /** The address of a small picture: its bytes, or, where this page has no room for them, the file of the record. */
+  async picture(digest) {
+    if (!/^[0-9a-f]{64}$/.test(digest)) throw new Error('no digest');
+    if (app.data.live) {
+      const response = await fetch(`picture?${this.query}&digest=${digest}`, {cache: 'no-store'});
+      if (!response.ok) throw new Error(`picture: ${response.status}`);
+      return 'data:image/webp;base64,' + await response.text();
+    }
+    const held = document.getElementById(`b${this.run}-0-picture-${digest}`), folder = app.data.runs[this.run].pictures;
+    if (!held && !folder) throw new Error('not recorded');
+    return held ? 'data:image/webp;base64,' + held.textContent : `${folder}/${digest}.webp`;
+  }
 
   async block(name, path, more) {
     if (!app.data.live) return inflate(document.getElementById(`${this.id}-${name}`).textContent);

@@ -1,6 +1,10 @@
 // What the whole page shares: the runs, the theme, where one is, and who listens.
 
-const FINISHES = ['stop', 'stop_string', 'length'];
+const FINISHES = ['stop', 'stop_string', 'length', 'turns', 'tool', 'environment', 'deadline', 'failed'];
+const TRUNCATED = ['length', 'turns', 'deadline']; // ends that a limit made
+const FINISH_WORDS = {
+  length: 'cut off', turns: 'out of turns', deadline: 'out of time', tool: 'ended by a tool', environment: 'ended by the environment', failed: 'failed',
+};
 const STATUSES = ['value', 'not_applicable', 'gated', 'failed'];
 const STATUS_WORDS = {value: '', not_applicable: 'n/a', gated: 'gated', failed: 'failed'};
 const ADVANTAGE_LIMIT = 2.5; // where the bars of advantages end
@@ -45,10 +49,22 @@ function adopt(run, number) {
   return run;
 }
 
+/** Whether a limit ended a completion. */
+function isCut(columns, row) { return TRUNCATED.includes(FINISHES[columns.finish[row]]); }
+
+/** What tools did in a source; null where there were none. */
+function toolsOf(table) { return table.source.tools || null; }
+
 function currentRun() { return app.runs[app.run]; }
 function shownRuns() { return app.runs.filter((run) => !app.hidden.has(run.number)); }
 function severalRuns() { return app.runs.length > 1; }
 function seriesColor(i) { return `var(--c${i % 8})`; }
+/** The colour of a reward or a task: the same in every chart. The total, and what has no name, have the first. */
+function nameColor(name) {
+  const names = [...new Set(app.runs.flatMap((run) => [...rewardNames(run), ...taskNames(run)]))];
+  return seriesColor(names.indexOf(name) + 1);
+}
+
 function runColor(run) { return seriesColor(run.number); }
 
 /** Sentence about the state of a run. */

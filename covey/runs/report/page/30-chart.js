@@ -26,7 +26,7 @@ class Chart {
       on: {pointermove: (e) => this.point(e), pointerleave: () => setCursor(null), keydown: (e) => this.key(e),
         blur: () => setCursor(null)},
     });
-    this.node = h('figure.chart', {}, h('figcaption.chart-head', {}, this.heading(), this.readings), this.plot);
+    this.node = h('figure.chart', {}, h('figcaption.chart-head', {}, this.heading(), this.exporter(), this.readings), this.plot);
     this.plot.style.setProperty('height', this.height + 'px');
     this.plot.chart = this;
     this.onScreen = false;
@@ -40,6 +40,12 @@ class Chart {
 
   heading() {
     return h('span.chart-title', {}, this.title, this.note && h('small', {}, this.note));
+  }
+
+  /** The button that saves the points. */
+  exporter() {
+    return h('button.link.chart-export', {type: 'button', title: 'the points as a table', 'aria-label': `save ${visible(this.title)} as CSV`,
+      on: {click: () => saveText(`${this.title}.csv`, this.csv())}}, 'CSV');
   }
 
   render() {
@@ -76,7 +82,8 @@ class Chart {
     if (this.isLog) [low, high] = [Math.log10(low), Math.log10(high)];
     else [low, high] = roomy(low, high, this.format);
     const room = 0.06 * (high - low);
-    this.domain = {x0, x1: x1 > x0 ? x1 : x0 + 1, low: low === 0 ? 0 : low - room, high: high + room};
+    const [left, right] = x1 > x0 ? [x0, x1] : [x0 - 0.5, x0 + 0.5]; // one point stands in the middle
+    this.domain = {x0: left, x1: right, low: low === 0 ? 0 : low - room, high: high + room};
   }
 
   atX(x) {
@@ -105,7 +112,8 @@ class Chart {
       return s('text.tick', {x: end ? this.width - MARGIN.right : at, y: this.height - 4, 'text-anchor': end ? 'end' : 'middle'},
         tickLabel(x, step, number));
     });
-    return [lines, labels];
+    const unit = {step: 'step', hours: 'hours', tokens: 'M tokens'}[app.x];
+    return [lines, labels, s('text.tick', {x: MARGIN.left - 8, y: this.height - 4, 'text-anchor': 'end'}, unit)];
   }
 
   shading() {
@@ -202,7 +210,7 @@ class Chart {
   read(x) {
     const several = this.curves.length > 1;
     fill(this.readings,
-      x !== null && h('span.reading-x', {}, wordX(x)),
+      x !== null ? h('span.reading-x', {}, wordX(x)) : h('small.muted', {}, 'last point'),
       this.curves.map((c) => h('span.reading', {}, several && h('i.swatch', {style: {'--c': c.color}}),
         several && h('span.reading-name', {}, c.name), h('b', {}, this.reading(c, x)))));
   }
@@ -214,10 +222,35 @@ class Chart {
     return plusMinus(y, half, this.format);
   }
 
+  /** The points as they are, not smoothed: a line per point of each series. */
+  csv() {
+    const lines = this.series().flatMap((c) => [
+      ...(c.points || []).map((p) => [c.name, p.x, p.y, p.low, p.high]),
+      ...(c.points ? [] : c.xs.map((x, i) => [c.name, x, c.ys[i], null, null])),
+    ]);
+    return [['series', app.x, 'value', 'low', 'high'], ...lines].map((line) => line.map(csvCell).join(',')).join('\n') + '\n';
+  }
+
   description() {
     const parts = this.curves.map((c) => `${c.name}: from ${this.format(c.smooth.find((v) => v !== null))} to ${this.format(lastOf(c.smooth))}`);
     return visible(`${this.title}. ${parts.join('; ')}`);
   }
+}
+
+/** A cell of CSV. A text that a spreadsheet would take for a formula begins with an apostrophe. */
+function csvCell(value) {
+  if (value === null || value === undefined) return '';
+  if (typeof value === 'number') return String(value);
+  const text = visible(value);
+  return '"' + (/^[=+\-@\t]/.test(text) ? "'" : '') + text.replaceAll('"', '""') + '"';
+}
+
+/** Give a text to the browser as a file. */
+function saveText(name, text) {
+  const address = URL.createObjectURL(new Blob([text], {type: 'text/csv'}));
+  const link = h('a', {href: address, download: name.replace(/[^A-Za-z0-9._-]+/g, '-')});
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
 /** A range that holds 0 where that is near, and has a height where all values are the same. */

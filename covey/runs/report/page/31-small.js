@@ -36,7 +36,7 @@ function dots(values, advantages, low, high, {width = 120, height = 24} = {}) {
     marks.push(s('circle.' + kind, {cx: x, cy: Math.max(3, height - 4 - level * 4.5), r: 2.1}));
   });
   const base = s('line', {x1: 2, x2: width - 2, y1: height - 0.5, y2: height - 0.5});
-  return s('svg.dots', {width, height, 'aria-hidden': 'true'}, base, marks);
+  return s('svg.dots', {width, height, viewBox: `0 0 ${width} ${height}`, 'aria-hidden': 'true'}, base, marks);
 }
 
 /** A bar to the right for a positive advantage, to the left for a negative one. */
@@ -64,16 +64,25 @@ function stacked(parts) {
 /** How the rewards of all completions are spread, step by step: dark where many are. */
 function heatmap(table, {height = 148} = {}) {
   const canvas = h('canvas.heatmap', {role: 'img', 'aria-label': 'distribution of rewards over the steps'});
-  const labels = h('div.heatmap-labels');
-  const node = h('div.heatmap-box', {style: {height: height + 'px'}}, canvas, labels);
-  const draw = perFrame(() => node.isConnected && drawHeatmap(canvas, labels, table, Math.floor(node.clientWidth - MARGIN.left - MARGIN.right), height));
+  const labels = h('div.heatmap-labels'), zero = h('div.heatmap-zero', {hidden: true});
+  const box = h('div.heatmap-box', {style: {height: height + 'px'}}, canvas, labels, zero);
+  const node = h('div', {}, box, heatmapScale());
+  const draw = perFrame(() => node.isConnected && drawHeatmap(canvas, labels, zero, table, Math.floor(box.clientWidth - MARGIN.left - MARGIN.right), height));
   new ResizeObserver(draw).observe(node);
   listen('theme', node, draw);
   listen('data', node, draw);
   return node;
 }
 
-function drawHeatmap(canvas, labels, table, width, height) {
+/** What the shades mean. */
+function heatmapScale() {
+  return h('div.heatmap-scale', {}, 'share of a step’s completions', [0.02, 0.1, 0.3, 1].map((share) =>
+    [h('i', {style: {opacity: shadeOf(share)}}), percent(share)]));
+}
+
+function shadeOf(share) { return Math.min(1, 0.08 + 0.92 * Math.sqrt(share)); }
+
+function drawHeatmap(canvas, labels, zero, table, width, height) {
   if (width < 20 || !table.rows) return;
   const {step, total} = table.columns, bins = Math.max(6, Math.floor(height / 6));
   const [low, high] = extent(sampled(total, 20000).filter((v) => !Number.isNaN(v))), span = high - low || 1;
@@ -88,7 +97,11 @@ function drawHeatmap(canvas, labels, table, width, height) {
     perColumn[x] += 1;
   }
   paintHeatmap(canvas, counts, perColumn, columns, bins, width, height);
-  fill(labels, h('span', {}, number(high)), h('span', {}, number(low)));
+  const places = low < high ? [...new Set([low, ...ticks(low, high, 3), high])].sort((a, b) => a - b) : [low], top = (v) => 100 * (1 - (v - low) / span);
+  const apart = places.filter((v, i) => v === low || v === high || (top(v) > 12 && top(v) < 88 && i));
+  fill(labels, apart.map((v) => h('span', {style: {top: top(v) + '%'}}, number(v))));
+  zero.hidden = !(low < 0 && high > 0);
+  zero.style.setProperty('top', top(0) + '%');
 }
 
 function paintHeatmap(canvas, counts, perColumn, columns, bins, width, height) {
@@ -103,7 +116,7 @@ function paintHeatmap(canvas, counts, perColumn, columns, bins, width, height) {
     for (let y = 0; y < bins; y++) {
       const share = counts[x * bins + y] / (perColumn[x] || 1);
       if (!share) continue;
-      brush.globalAlpha = Math.min(1, 0.08 + 0.92 * Math.sqrt(share));
+      brush.globalAlpha = shadeOf(share);
       const left = Math.floor((x / columns) * width), right = Math.floor(((x + 1) / columns) * width);
       const top = Math.floor(((bins - 1 - y) / bins) * height), bottom = Math.floor(((bins - y) / bins) * height);
       brush.fillRect(left, top, Math.max(1, right - left), Math.max(1, bottom - top - 1));

@@ -24,11 +24,32 @@ function textBlock(text, parts) {
 }
 
 /** A prompt: text, or the messages of a chat. */
-function promptBlock(entry) {
+function promptBlock(entry, table) {
   if (entry.prompt === undefined) return h('p.muted', {}, 'The texts of this group are not recorded (record_completions).');
-  if (!Array.isArray(entry.prompt)) return textBlock(String(entry.prompt));
+  if (!Array.isArray(entry.prompt)) return [(entry.pictures || []).map((one) => pictureNode(one, table)), textBlock(String(entry.prompt))];
   return h('div.messages', {}, entry.prompt.map((message) =>
-    h('div.message', {}, h('span.role', {}, String(message.role || '?')), textBlock(contentOf(message)))));
+    h('div.message', {}, h('span.role', {}, String(message.role || '?')), h('div', {}, contentBlocks(message, table)))));
+}
+
+/** What a message says, part by part: texts, and pictures where they stand. */
+function contentBlocks(message, table) {
+  if (!Array.isArray(message.content) || !message.content.some(isPicture)) return textBlock(contentOf(message));
+  return message.content.map((part) => isPicture(part) ? pictureNode(part, table)
+    : textBlock(part && typeof part.text === 'string' ? part.text : JSON.stringify(part)));
+}
+
+function isPicture(part) { return Boolean(part) && (part.type === 'image' || part.type === 'image_url'); }
+
+/** A picture in words, which give way to the picture where it is recorded, or become a link to it. */
+function pictureNode(part, table) {
+  const [width, height] = Array.isArray(part.size) ? part.size.map(Number) : [], digest = String(part.digest || '');
+  const words = '[' + ['picture', width > 0 && height > 0 && `${width}×${height}`, digest.slice(0, 4)].filter(Boolean).join(' ') + ']';
+  const node = h('span.picture', {title: words}, words);
+  if (table) {
+    table.source.picture(digest).then((address) => fill(node, address.startsWith('data:')
+      ? h(Math.max(width, height) < 96 ? 'img.tiny' : 'img', {src: address, alt: words}) : h('a', {href: address, target: '_blank', rel: 'noreferrer'}, words)), () => {});
+  }
+  return node;
 }
 
 function contentOf(message) {
@@ -64,7 +85,8 @@ function completionCard(table, row, {parts, note} = {}) {
     h('span.total', {title: 'weighted sum of the scores'}, number(columns.total[row])),
     advantageBar(columns.advantage[row]),
     h('span.advantage-value', {title: 'advantage'}, signed(columns.advantage[row])),
-    h('span.facts', {}, `${columns.tokens[row].toLocaleString('en-US')} tokens`, finish === 'length' && h('em', {}, 'cut off')),
+    h('span.facts', {}, [`${columns.tokens[row].toLocaleString('en-US')} tokens`, ...episodeFacts(columns, row)].join(' · '),
+      FINISH_WORDS[finish] && h(isCut(columns, row) || finish === 'failed' ? 'em' : 'span.ended', {}, FINISH_WORDS[finish])),
     note && h('span.note', {}, note));
   const card = h('article.card', {}, head, scoreList(table, row), body);
   table.text(row).then((entry) => fill(body, completionBody(table, row, entry, parts)), () => fill(body, 'cannot be read'));
@@ -74,7 +96,7 @@ function completionCard(table, row, {parts, note} = {}) {
 function completionBody(table, row, entry, parts) {
   const errors = Object.entries(entry.error || {});
   return [
-    entry.text === undefined ? h('p.muted', {}, textMissing(table, row)) : textBlock(entry.text, parts),
+    entry.text === undefined ? h('p.muted', {}, textMissing(table, row)) : entry.messages && !parts ? chatBlock(entry) : textBlock(entry.text, parts),
     errors.map(([reward, error]) => h('details.error', {open: true}, h('summary', {}, `${reward} failed`), h('pre', {text: cut(error, 8000)}))),
     entry.extra && h('dl.extras', {}, Object.entries(entry.extra).map(([name, value]) =>
       value === null ? null : [h('dt', {}, name), h('dd', {}, cut(plainText(value), 500))])),

@@ -14,15 +14,21 @@ const METRIC_TITLES = {
   'sampling/logp_gap/mean': 'sampler against trainer, mean gap', 'sampling/logp_gap/max': 'sampler against trainer, largest gap',
   'update/dropped_share': 'rows skipped, advantage 0', 'sampling/masked_share': 'masked for the gap', 'advantages/mean_abs': 'size of the advantages',
   'ratio/mean': 'ratio, mean', 'update/nonfinite_steps': 'steps that were not finite', 'prompts/cut_share': 'prompts cut', 'memory/peak_mb': 'peak memory', 'reward/unscored': 'completions without a score',
+  'tools/call_frequency': 'calls per completion', 'tools/failure_frequency': 'calls that fail', 'tools/no_call_share': 'completions without a call',
+  'episodes/turns/mean': 'turns, mean', 'episodes/turns/max': 'turns, most', 'completions/injected_share': 'tokens that answer the policy',
+  'time/tools': 'tools', 'sampling/capped_share': 'weights at the cap', 'sampling/ess': 'effective sample size, share', 'async/stale_share': 'left out, too old', 'async/sample_seconds': 'sampling, beside the update', 'async/score_seconds': 'scoring, beside the update',
+  'engine/wait_seconds': 'waiting for servers', 'engine/sync_seconds': 'sending weights', 'engine/retries': 'requests sent again', 'engine/lost': 'servers lost',
+  'engine/probe_gap': 'gap of the probe', 'async/lag': 'rollouts between sampling and training', 'async/wait_sampler': 'trainer waits for samples', 'async/wait_trainer': 'sampler waits for the trainer',
 };
 
 const KIND_TITLES = {advantage_share: 'share of the advantage', std: 'spread', count: 'completions', failed: 'failed', zero_std_share: 'groups without spread'};
 
 /** Panels of the curves, in the order of the algorithm; each metric goes to the first that takes it. */
 const PANELS = [
-  ['Sample', 'what the policy writes', /^(completions\/|sampling\/|tools\/|prompts\/)/],
-  ['Score', 'what the rewards say', /^(reward|frac_reward|rewards\/|tasks\/|advantages\/|dynamic_sampling\/)/],
-  ['Update', 'what is learnt from it', /^(loss|grad_norm|learning_rate|kl|entropy|clip_ratio\/|update\/|ratio\/|policy_loss)/],
+  ['Sample', 'what the policy writes', /^(completions\/|sampling\/|tools\/|episodes\/|prompts\/|vision\/)/],
+  ['Engine', 'who samples, and who waits for whom', /^(engine\/|async\/)/],
+  ['Score', 'what the rewards say', /^(reward|frac_reward|rewards\/|tasks\/|advantages\/|allocation\/|curriculum\/|dynamic_sampling\/)/],
+  ['Update', 'what is learnt from it', /^(loss|grad_norm|learning_rate|kl|entropy|clip_ratio\/|update\/|ratio\/|covariance\/|dppo\/|vespo\/|policy_loss)/],
   ['Machine', 'what it takes', /^(time\/|step_time|memory\/|num_tokens)/],
   ['Other', 'logged by rewards and callbacks', /./],
 ];
@@ -31,7 +37,12 @@ const PANELS = [
 const TOGETHER = [
   ['length', [['completions/mean_length', 'mean'], ['completions/min_length', 'shortest'], ['completions/max_length', 'longest']]],
   ['length of those that ended', [['completions/mean_terminated_length', 'mean'], ['completions/min_terminated_length', 'shortest'], ['completions/max_terminated_length', 'longest']]],
+  ['turns', [['episodes/turns/mean', 'mean'], ['episodes/turns/max', 'most']]],
+  ['calls that fail', [['tools/failure_frequency', 'all'], ['tools/malformed_share', 'malformed'], ['tools/unknown_share', 'no such tool'], ['tools/timeout_share', 'out of time']]],
+  ['why episodes end', FINISHES.map((finish) => ['episodes/ended/' + finish, finish.replace('_', ' ')])],
   ['clipped tokens', [['clip_ratio/region_mean', 'all'], ['clip_ratio/low_mean', 'low'], ['clip_ratio/high_mean', 'high']]],
+  ['sending weights', [['engine/sync_seconds', 'all'], ['engine/sync/gather', 'gather'], ['engine/sync/write', 'write'], ['engine/sync/load', 'load']]],
+  ['waiting', [['async/wait_sampler', 'trainer for samples'], ['async/wait_trainer', 'sampler for the trainer']]],
   ['time', [['time/sample', 'sample'], ['time/score', 'score'], ['time/update', 'update']]],
 ];
 
@@ -40,7 +51,8 @@ function metricTitle(name) {
   const reward = /^rewards\/(.+)\/(\w+)$/.exec(name);
   if (reward) return `${reward[1]} · ${{mean: 'mean', std: 'spread', count: 'scored', advantage_share: 'share of the advantage', failed: 'failed'}[reward[2]] || KIND_TITLES[reward[2]] || reward[2].replaceAll('_', ' ')}`;
   const task = /^tasks\/(.+)\/(\w+)$/.exec(name);
-  return task ? `task ${task[1]} · ${task[2]}` : name;
+  const server = /^engine\/tokens\/(\d+)$/.exec(name);
+  return task ? `task ${task[1]} · ${task[2]}` : server ? `tokens of server ${server[1]}` : name;
 }
 
 /** Names of all metrics of the runs that are shown, in the order in which they appear. */
@@ -62,16 +74,25 @@ function metricChart(name, options = {}) {
   }).node;
 }
 
-/** The same number of every reward, or of every task, as one chart each; means stay apart, with their intervals. */
+const kindTitle = (what) => KIND_TITLES[what] || what.replaceAll('_', ' ');
+
+/** Metrics of which there is one per reward, task or server: title of their chart, name of the curve, and whose colour it has. */
+const KINDS = [
+  [/^rewards\/(.+)\/(\w+)$/, (reward, what) => what !== 'mean' && [kindTitle(what) + ', by reward', reward, reward]],
+  [/^tasks\/(.+)\/(\w+)$/, (task, what) => what !== 'reward' && [kindTitle(what) + ', by task', task, task]],
+  [/^time\/rewards\/(.+)$/, (reward) => ['seconds by reward', reward, reward]],
+  [/^engine\/tokens\/(\d+)$/, (server) => ['tokens a round, by server', 'server ' + server]],
+];
+
+/** The same number of every reward, of every task or of every server, as one chart each; means stay apart, with their intervals. */
 function byKind(names) {
-  const kinds = new Map(), patterns = [[/^rewards\/(.+)\/(\w+)$/, 'reward', 'mean'], [/^tasks\/(.+)\/(\w+)$/, 'task', 'reward'], [/^(time)\/rewards\/(.+)$/, 'reward', '']];
+  const kinds = new Map();
   for (const name of names) {
-    for (const [pattern, kind, apart] of patterns) {
-      const [, owner, what] = pattern.exec(name) || [];
-      if (!owner || what === apart) continue;
-      const isTime = owner === 'time', title = isTime ? 'seconds by reward' : (KIND_TITLES[what] || what.replaceAll('_', ' ')) + ', by ' + kind;
+    for (const [pattern, place] of KINDS) {
+      const found = pattern.exec(name), [title, word, owner] = (found && place(...found.slice(1))) || [];
+      if (!title) continue;
       if (!kinds.has(title)) kinds.set(title, []);
-      kinds.get(title).push([name, visible(isTime ? what : owner)]);
+      kinds.get(title).push([name, visible(word), owner]);
     }
   }
   return [...kinds];
@@ -79,8 +100,8 @@ function byKind(names) {
 
 /** Several metrics of one run in one chart. */
 function togetherChart(title, members) {
-  const series = () => members.filter(([name]) => currentRun().curves.metrics[name]).map(([name, word], i) => ({
-    name: word, color: title === 'time' ? `var(--phase-${i})` : seriesColor(i), xs: xsOf(currentRun()),
+  const series = () => members.filter(([name]) => currentRun().curves.metrics[name]).map(([name, word, owner], i) => ({
+    name: word, color: title === 'time' ? `var(--phase-${i})` : owner ? nameColor(owner) : seriesColor(i), xs: xsOf(currentRun()),
     ys: currentRun().curves.metrics[name], errors: currentRun().curves.errors[name],
   }));
   return new Chart({title, format: formatOf(members[0][0]), series}).node;
@@ -106,8 +127,13 @@ function taskNames(run) {
 function evaluationPoints(run, set, reward) {
   return run.evaluations.filter((e) => e.name === set && e.measured[reward]).map((e) => {
     const [y, low, high] = e.measured[reward].mean;
-    return {x: e.step === 0 ? xsOf(run)[0] : xOfStep(run, e.step), y, low, high, step: e.step};
+    return {x: xOfEvaluation(run, e.step), y, low, high, step: e.step};
   });
+}
+
+/** Where an evaluation stands: that of step 0 before the first step. */
+function xOfEvaluation(run, step) {
+  return step > 0 ? xOfStep(run, step) : app.x === 'step' || !run.curves.steps.length ? 0 : xsOf(run)[0];
 }
 
 function evaluationSets(run) { return [...new Set(run.evaluations.map((e) => e.name))]; }

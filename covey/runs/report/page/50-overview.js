@@ -19,11 +19,12 @@ function overview() {
 function figures(run) { return h('div.figures', {}, figureList(run)); }
 
 function figureList(run) {
-  const speed = speedOf(run), best = evaluationFigure(run);
+  const speed = speedOf(run);
   return [
+    evaluationSets(run).slice(-3).map((set) => evaluationFigure(run, set)), // whether it learned, before how it trained
     figure('reward', run, 'reward', number, true),
-    best,
     figure('length', run, 'completions/mean_length', (v) => number(v), null, 'tokens'),
+    run.curves.metrics['tools/call_frequency'] && figure('calls', run, 'tools/call_frequency', number, null, 'per completion'),
     figure('groups with signal', run, 'frac_reward_zero_std', (v) => percent(1 - v), null),
     run.curves.metrics.kl && figure('KL to the reference', run, 'kl', number, null),
     speed && h('div.figure', {}, h('span.figure-name', {}, 'speed'), h('strong', {}, number(speed.tokens), h('small', {}, ' tokens/s')),
@@ -38,15 +39,15 @@ function figure(title, run, name, format, good, unit) {
   const change = found.late - found.early;
   const kind = good === null || Math.abs(change) < 1e-9 ? '' : (change > 0) === good ? '.better' : '.worse';
   const shown = name === 'frac_reward_zero_std' ? `${percent(1 - found.early)} at first` : `${signed(change)} since the start`;
-  return h('div.figure', {}, h('span.figure-name', {}, title),
+  return h('div.figure', {}, h('span.figure-name', {title: 'the mean of the last tenth of the steps; the change is against the first tenth'}, title + ', last tenth'),
     h('strong', {}, format(found.late), unit && h('small', {}, ' ' + unit)),
     h('span.figure-note' + kind, {}, shown),
     figureCurve(name === 'frac_reward_zero_std' ? found.values.map((v) => (v === null ? null : 1 - v)) : found.values));
 }
 
-/** The last evaluation: the first reward that was measured on it, and what a paired test says against the first. */
-function evaluationFigure(run) {
-  const last = run.evaluations[run.evaluations.length - 1];
+/** The last evaluation of a set: the first reward that was measured on it, and what a paired test says against the first. */
+function evaluationFigure(run, set) {
+  const last = run.evaluations.filter((e) => e.name === set).pop();
   if (!last) return null;
   const reward = Object.keys(last.measured).find((name) => name !== 'total') || Object.keys(last.measured)[0];
   if (!reward) {
@@ -79,7 +80,7 @@ function rewardSection(run) {
   const sets = evaluationSets(run);
   const series = () => severalRuns() ? metricSeries('reward') : [
     ...metricSeries('reward').map((c) => ({...c, name: 'training'})),
-    ...sets.map((set, i) => ({name: 'evaluation ' + visible(set), color: seriesColor(i + 1), xs: [], ys: [],
+    ...sets.map((set, i) => ({name: 'evaluation ' + visible(set), color: seriesColor(7 - i), xs: [], ys: [],
       points: evaluationPoints(run, set, 'total')})).filter((c) => c.points.length).map(joinPoints),
   ];
   return new Chart({title: 'Reward', note: 'weighted sum, with 95 % intervals over prompts', height: 264, series,
@@ -144,18 +145,25 @@ function lastGroups(table) {
 function perReward(run) {
   const names = rewardNames(run);
   if (!names.length) return null;
-  return section('By reward', 'mean over the completions to which it applies; pull: its share of the absolute advantage', h('div.grid.small', {}, names.map((name, i) => {
+  return section('By reward', 'mean over the completions to which it applies; pull: its share of the absolute advantage', h('div.grid.small', {}, names.map((name) => {
     const share = lateAndEarly(run, `rewards/${name}/advantage_share`), weight = run.header.rewards[name];
     const note = [`weight ${weight}`, share && share.late !== null && `pull ${percent(share.late)}`].filter(Boolean).join(' · ');
-    return metricChart(`rewards/${name}/mean`, {title: name, note, height: 120, color: seriesColor(i)});
+    return metricChart(`rewards/${name}/mean`, {title: name, note, height: 120, color: nameColor(name)});
   })));
 }
 
 function perTask(run) {
-  const names = taskNames(run);
+  const names = taskNames(run).filter((name) => !isOneReward(run, name));
   if (!names.length) return null;
-  return section('By task', 'mean reward', h('div.grid.small', {}, names.map((name, i) =>
-    metricChart(`tasks/${name}/reward`, {title: name, height: 120, color: seriesColor(i + 3)}))));
+  return section('By task', 'mean reward', h('div.grid.small', {}, names.map((name) =>
+    metricChart(`tasks/${name}/reward`, {title: name, height: 120, color: nameColor(name)}))));
+}
+
+/** Whether a task's curve is that of one reward, as where each task has a reward of its own: it is not drawn twice. */
+function isOneReward(run, task) {
+  const mine = run.curves.metrics[`tasks/${task}/reward`];
+  const near = (a, b) => a === b || (a !== null && b !== null && b !== undefined && Math.abs(a - b) <= 1e-6 * Math.max(1, Math.abs(a)));
+  return rewardNames(run).some((name) => { const other = run.curves.metrics[`rewards/${name}/mean`]; return other && mine.every((v, i) => near(v, other[i])); });
 }
 
 /** Several runs side by side: where each ended. */

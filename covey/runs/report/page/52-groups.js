@@ -9,11 +9,13 @@ const COMPLETION_ORDERS = [
   ['-advantage', 'highest advantage'], ['advantage', 'lowest advantage'], ['-tokens', 'longest'], ['tokens', 'shortest'],
 ];
 
-const groupsState = {source: 0, kind: 'groups', order: 'signal', task: '', finish: '', reward: '', text: '', open: null, from: '', to: ''};
+const CALL_FILTERS = [['', 'any calls'], ['some', 'with calls'], ['none', 'without calls'], ['failed', 'a call failed']];
+
+const groupsState = {source: 0, kind: 'groups', order: 'signal', task: '', finish: '', reward: '', text: '', calls: '', open: null, address: null, from: '', to: ''};
 
 /** Show one group, from wherever one is. */
 function openGroup(source, g) {
-  Object.assign(groupsState, {source, kind: 'groups', task: '', finish: '', reward: '', text: '', from: '', to: '', open: g});
+  Object.assign(groupsState, {source, kind: 'groups', task: '', finish: '', reward: '', text: '', calls: '', from: '', to: '', open: g});
   go('groups');
 }
 
@@ -54,6 +56,7 @@ async function startGroups(view, tools) {
   fill(tools, groupTools(view, tools));
   nameColumns(view);
   await search(view);
+  if (view.state.address) { view.state.open = groupOf(view.table, ...view.state.address); view.state.address = null; }
   if (view.state.open !== null) { openFound(view, view.state.open); view.state.open = null; }
   else if (view.found.length) view.list.choose(0);
   else fill(view.detail, empty('No completions', 'This run has recorded no group yet.'));
@@ -75,6 +78,7 @@ function groupTools(view, tools) {
     tasks,
     select('rewards', rewardFilters(table), state.reward, change('reward')),
     select('end', [['', 'any end'], ['length', 'cut off'], ['stop', 'ended']], state.finish, change('finish')),
+    toolsOf(table) && select('calls', CALL_FILTERS, state.calls, change('calls')),
     h('span.range', {}, stepField('from step', state.from, change('from')), '–', stepField('to step', state.to, change('to'))),
     searchField('find in texts', change('text')),
   ];
@@ -119,7 +123,10 @@ function rowFilter(state, table) {
   const {columns} = table, checks = [];
   const task = table.tasks.indexOf(state.task), from = parseInt(state.from, 10), to = parseInt(state.to, 10);
   if (state.task) checks.push((i) => columns.task[i] === task);
-  if (state.finish) checks.push((i) => (columns.finish[i] === 2) === (state.finish === 'length'));
+  if (state.finish) checks.push((i) => isCut(columns, i) === (state.finish === 'length'));
+  if (state.calls === 'none') checks.push((i) => columns.calls[i] === 0);
+  if (state.calls === 'some') checks.push((i) => columns.calls[i] > 0);
+  if (state.calls === 'failed') checks.push((i) => columns.call_failures[i] > 0);
   if (!Number.isNaN(from)) checks.push((i) => columns.step[i] >= from);
   if (!Number.isNaN(to)) checks.push((i) => columns.step[i] <= to);
   if (state.reward) checks.push(rewardCheck(table, ...splitOnce(state.reward)));
@@ -193,9 +200,19 @@ async function completionRowParts(table, row) {
     h('span.row-step', {}, h('b', {}, String(columns.step[row]))),
     h('span.row-mean', {}, number(columns.total[row])),
     advantageBar(columns.advantage[row]),
-    h('span.row-tokens', {}, String(columns.tokens[row]), columns.finish[row] === 2 && h('em', {title: 'cut off'}, '✂')),
+    h('span.row-tokens', {}, String(columns.tokens[row]), isCut(columns, row) && h('em', {title: 'cut off'}, '✂')),
     h('span.row-text', {}, entry.text === undefined ? h('span.muted', {}, 'no text') : excerpt(entry.text, 200)),
   ];
+}
+
+/** The group that an address of the page names by step and number; null where there is none. */
+function groupOf(table, step, number) {
+  const {groups, columns} = table;
+  for (let g = 0; g < groups.count; g++) {
+    const at = groups.start[g];
+    if (columns.step[at] === step && columns.group[at] === number - 1) return g;
+  }
+  return null;
 }
 
 function openFound(view, g) {
@@ -221,7 +238,7 @@ function showGroup(view, g, first) {
   const rows = Array.from({length: groups.start[g + 1] - from}, (_, i) => from + i)
     .sort((a, b) => (b === first) - (a === first) || columns.advantage[b] - columns.advantage[a]);
   const prompt = h('div.prompt', {}, '…');
-  table.prompt(from).then((entry) => fill(prompt, promptBlock(entry), columnsBlock(entry)), () => fill(prompt, 'cannot be read'));
+  table.prompt(from).then((entry) => fill(prompt, promptBlock(entry, table), columnsBlock(entry)), () => fill(prompt, 'cannot be read'));
   fill(detail,
     h('header.detail-head', {}, h('h2', {}, `Step ${columns.step[from]}, group ${columns.group[from] + 1}`),
       h('span.facts', {}, [table.taskOf(from), `${rows.length} completions`, `mean ${number(groups.mean[g])}`,
@@ -229,4 +246,5 @@ function showGroup(view, g, first) {
       h('button.link', {on: {click: () => openPrompt(view.state.source, columns.prompt[from])}}, 'this prompt over time')),
     prompt, h('div.cards', {}, rows.map((row) => completionCard(table, row))));
   detail.scrollTop = 0;
+  if (view.state.source === 0 && view.node.isConnected) setAddress(`groups/${columns.step[from]}/${columns.group[from] + 1}`);
 }

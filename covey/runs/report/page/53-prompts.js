@@ -87,7 +87,7 @@ function showPrompt(view, p) {
   const {table, detail} = view, last = p.visits.length - 1;
   view.shown = p;
   const prompt = h('div.prompt', {}, '…'), pair = h('div.pair'), strip = h('div.strip');
-  table.prompt(p.at).then((entry) => fill(prompt, promptBlock(entry), columnsBlock(entry)), () => fill(prompt, 'cannot be read'));
+  table.prompt(p.at).then((entry) => fill(prompt, promptBlock(entry, table), columnsBlock(entry)), () => fill(prompt, 'cannot be read'));
   const chosen = {a: 0, b: last};
   const draw = () => { fill(strip, visitStrip(table, p, chosen, draw, strip)); showPair(view, p, chosen, pair); };
   fill(detail, h('header.detail-head', {}, h('h2', {}, table.taskOf(p.at) ? `${table.taskOf(p.at)}, row ${p.row}` : `Row ${p.row}`),

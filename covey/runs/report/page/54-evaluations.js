@@ -25,8 +25,8 @@ function evaluationContent() {
 
 function measuredCharts(runs, set) {
   const rewards = [...new Set(runs.flatMap((run) => run.evaluations.filter((e) => e.name === set).flatMap((e) => Object.keys(e.measured))))];
-  return rewards.map((reward, i) => {
-    const series = () => shownRuns().map((run) => joinPoints({name: visible(run.name), color: severalRuns() ? runColor(run) : seriesColor(i),
+  return rewards.map((reward) => {
+    const series = () => shownRuns().map((run) => joinPoints({name: visible(run.name), color: severalRuns() ? runColor(run) : nameColor(reward),
       points: evaluationPoints(run, set, reward)})).filter((c) => c.points.length);
     const first = runs[0].evaluations.find((e) => e.name === set && e.measured[reward]);
     const note = first ? `${count(first.measured[reward].prompts, 'prompt')}, ${first.measured[reward].method}` : '';
@@ -43,7 +43,7 @@ function loggedCharts(runs, set) {
   return names.filter((n) => !HOUSEKEEPING.test(n) && !measured.has(n)).map((name) => {
     const series = () => shownRuns().map((run) => joinPoints({name: visible(run.name), color: severalRuns() ? runColor(run) : 'var(--c7)',
       points: run.evaluations.filter((e) => e.name === set && e.metrics[name] !== undefined && e.metrics[name] !== null)
-        .map((e) => ({x: e.step === 0 ? xsOf(run)[0] : xOfStep(run, e.step), y: e.metrics[name]}))})).filter((c) => c.points.length);
+        .map((e) => ({x: xOfEvaluation(run, e.step), y: e.metrics[name]}))})).filter((c) => c.points.length);
     return new Chart({title: metricTitle(name), note: 'as logged', height: 170, series, format: formatOf(name)}).node;
   });
 }

@@ -13,15 +13,18 @@ function runView() {
 }
 
 function settingsSection(state) {
-  const names = [...new Set(app.runs.flatMap((run) => Object.keys(run.header.settings || {})))].sort();
+  const changed = new Set(app.runs.flatMap((run) => run.header.changed || []));
+  const names = [...new Set(app.runs.flatMap((run) => Object.keys(run.header.settings || {})))].sort((a, b) => changed.has(b) - changed.has(a) || (a < b ? -1 : 1));
   const value = (run, name) => JSON.stringify((run.header.settings || {})[name]) ?? '';
   const differs = (name) => app.runs.some((run) => value(run, name) !== value(app.runs[0], name));
   const shown = names.filter((n) => n.toLowerCase().includes(state.text) && (!state.only || differs(n)));
   if (!severalRuns()) {
     const settings = app.runs[0].header.settings || {};
-    return section('Settings', `${shown.length} of ${names.length}`, shown.length
-      ? h('dl.settings-list', {}, shown.map((name) => h('div', {}, h('dt', {}, name), h('dd', {}, cut(plainText(settings[name] ?? null), 300)))))
-      : h('p.muted', {}, 'No setting matches.'));
+    const list = (some) => h('dl.settings-list', {}, some.map((name) => h('div', {}, h('dt', {}, name), h('dd', {}, cut(plainText(settings[name] ?? null), 300)))));
+    const [mine, others] = [shown.filter((n) => changed.has(n)), shown.filter((n) => !changed.has(n))];
+    return section('Settings', `${shown.length} of ${names.length}`, !shown.length && h('p.muted', {}, 'No setting matches.'),
+      mine.length > 0 && [h('h3', {}, 'not at their default'), list(mine)],
+      others.length > 0 && (mine.length ? h('details', {open: state.text !== ''}, h('summary', {}, `${count(others.length, 'setting')} at its default`), list(others)) : list(others)));
   }
   const rows = shown.map((name) => h('tr' + (severalRuns() && differs(name) ? '.differs' : ''), {}, h('th', {}, name), app.runs.map((run) => h('td', {}, cut(value(run, name), 300)))));
   return section('Settings', `${shown.length} of ${names.length}`, shown.length ? h('div.table-box', {}, h('table.settings', {},
@@ -33,6 +36,7 @@ function aboutRun(run) {
   const {header: head} = run, environment = head.environment || {}, git = head.git;
   return h('div.about', {},
     section('Model and data', null, facts({...prefixed(head.model), ...prefixed(head.dataset, 'dataset ')})),
+    section('Engine', 'what samples', facts(head.engine || {})),
     section('Plan', null, facts(Object.fromEntries(head.plan || []))),
     section('Rewards', 'name and weight', facts(head.rewards || {})),
     section('Environment', null, facts({...flat(environment, ['libraries', 'variables', 'command']), command: (environment.command || []).join(' ')})),

@@ -3,10 +3,14 @@
 const VIEWS = [
   ['overview', 'Overview', overview], ['curves', 'Curves', curvesView], ['groups', 'Groups', groupsView], ['prompts', 'Prompts', promptsView],
   ['evaluations', 'Evaluations', evaluationsView], ['failures', 'Failures', failuresView], ['hints', 'Hints', hintsView], ['run', 'Run', runView],
+  ['tools', 'Tools', toolsView],
 ];
+
+/** The views that there is something for: without tools there is none of them. */
+function views() { return VIEWS.filter(([name]) => name !== 'tools' || app.runs.some((run) => run.completions.some(toolsOf))); }
 const POLL_MS = 2000;
 const KEYS = [
-  ['1 – 8', 'the tabs'], ['j k ↑ ↓', 'move in a list'], ['/', 'to the search field'], ['← →', 'move the cursor of a chart, or B of a prompt'],
+  ['1 – 9', 'the tabs'], ['j k ↑ ↓', 'move in a list'], ['/', 'to the search field'], ['← →', 'move the cursor of a chart, or B of a prompt'],
   ['t', 'light or dark'], ['?', 'this list'], ['Esc', 'leave a field, close this list'],
 ];
 
@@ -15,12 +19,25 @@ const frame = {head: h('header.top'), tabs: h('nav.tabs', {role: 'tablist', 'ari
 function go(name) {
   if (frame.view !== name || !frame.main.firstChild) {
     frame.view = name;
-    history.replaceState(null, '', '#' + name);
-    fill(frame.main, VIEWS.find((view) => view[0] === name)[2]());
+    setAddress(name);
+    fill(frame.main, views().find((view) => view[0] === name)[2]());
     scrollTo(0, 0);
   } else emit('rebuild');
   header();
   document.getElementById('tab-' + name).scrollIntoView({block: 'nearest', inline: 'nearest'});
+}
+
+/** Put into the address where one is, so that a link leads there. */
+function setAddress(place) {
+  frame.address = '#' + place;
+  history.replaceState(null, '', frame.address);
+}
+
+/** Go where the address says: a tab, or a group of training by step and number, as in #groups/12/3. */
+function follow() {
+  const [name, step, number] = location.hash.slice(1).split('/');
+  if (name === 'groups' && step && number) Object.assign(groupsState, {source: 0, kind: 'groups', address: [Number(step), Number(number)]});
+  go(views().some((view) => view[0] === name) ? name : 'overview');
 }
 
 function header() {
@@ -29,7 +46,7 @@ function header() {
       h('button.icon', {title: 'light or dark (t)', 'aria-label': 'light or dark', on: {click: turnTheme}}, '◐')));
   const counts = {failures: currentRun().failures.reduce((n, f) => n + f.count, 0), hints: currentRun().hints.filter((hint) => hint.holds).length};
   const focused = frame.tabs.contains(document.activeElement) && document.activeElement.id, scrolled = frame.tabs.scrollLeft;
-  fill(frame.tabs, VIEWS.map(([name, title], i) => h('button', {role: 'tab', id: 'tab-' + name, 'aria-selected': String(name === frame.view), 'aria-controls': 'main',
+  fill(frame.tabs, views().map(([name, title], i) => h('button', {role: 'tab', id: 'tab-' + name, 'aria-selected': String(name === frame.view), 'aria-controls': 'main',
     title: `${title} (${i + 1})`, tabindex: name === frame.view ? 0 : -1, on: {click: () => go(name), keydown: tabKey}}, title, counts[name] ? h('span.count', {}, String(counts[name])) : null)));
   frame.main.setAttribute('aria-labelledby', 'tab-' + frame.view);
   frame.tabs.scrollLeft = scrolled;
@@ -39,7 +56,7 @@ function header() {
 function tabKey(event) {
   const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
   if (!by) return;
-  const at = VIEWS.findIndex((view) => view[0] === frame.view), to = VIEWS[(at + by + VIEWS.length) % VIEWS.length][0];
+  const there = views(), at = there.findIndex((view) => view[0] === frame.view), to = there[(at + by + there.length) % there.length][0];
   event.preventDefault();
   go(to);
   document.getElementById('tab-' + to).focus();
@@ -47,9 +64,18 @@ function tabKey(event) {
 
 function runTitle(run) {
   const last = lastOf(run.curves.steps) || 0, max = run.header.max_steps;
-  const words = [`step ${last.toLocaleString('en-US')}${max ? ' of ' + max.toLocaleString('en-US') : ''}`, elapsed(run), (run.header.model || {}).name].filter(Boolean);
+  const words = [`step ${last.toLocaleString('en-US')}${max ? ' of ' + max.toLocaleString('en-US') : ''}`, elapsed(run), lastPart((run.header.model || {}).name), engineWord(run.header.engine)].filter(Boolean);
   return h('div.run-head', {}, h('h1', {}, run.name), h('span.state.' + run.state, {}, stateWord(run)), h('span.facts', {}, words.join(' · ')));
 }
+
+/** What samples, where it is not the trainer itself. */
+function engineWord(engine) {
+  const urls = engine && engine.urls;
+  return urls && urls.length && `sampled by ${[engine.kind, engine.release].filter(Boolean).join(' ')} on ${count(urls.length, 'server')}`;
+}
+
+/** The name of a model, or of its folder: a page that one sends around does not tell where that is. */
+function lastPart(name) { return name && /^([/\\~]|[A-Za-z]:)/.test(name) ? name.split(/[/\\]/).filter(Boolean).pop() : name; }
 
 function elapsed(run) {
   const {times} = run.curves;
@@ -78,7 +104,7 @@ function pressed(event) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== 'checkbox' && event.target.type !== 'range';
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (typing) { if (event.key === 'Escape') event.target.blur(); return; }
-  const view = VIEWS[Number(event.key) - 1];
+  const view = views()[Number(event.key) - 1];
   if (view) go(view[0]);
   else if (event.key === 't') turnTheme();
   else if (event.key === '?') showKeys();
@@ -119,9 +145,8 @@ function begin() {
   app.data.runs.forEach((run, i) => adopt(run, i));
   document.getElementById('app').append(frame.head, frame.tabs, frame.main, footer());
   addEventListener('keydown', pressed);
-  addEventListener('hashchange', () => { const name = location.hash.slice(1); if (VIEWS.some((v) => v[0] === name) && name !== frame.view) go(name); });
-  const wanted = location.hash.slice(1);
-  go(VIEWS.some((view) => view[0] === wanted) ? wanted : 'overview');
+  addEventListener('hashchange', () => { if (location.hash !== frame.address) follow(); });
+  follow();
   document.documentElement.classList.add('ready');
   if (app.data.live) poll();
 }

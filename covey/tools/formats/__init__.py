@@ -1,0 +1,1 @@
+"""Families of chat templates and how their policies write a call; one small file each."""

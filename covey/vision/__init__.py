@@ -1,0 +1,1 @@
+"""Policies that see: pictures of prompts → what a vision-language model takes."""
