@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from covey.trainer.distributed import end_processes
 from covey.update.forward import Forward
 from tests.vision.test_update import batch_of
 from tests.vision.tiny_eyes import tiny_eyes
@@ -28,8 +29,8 @@ def gradient_of(folder: str, rank: int) -> None:
         (logprobs * batch.advantage_of_token).sum().backward()
     torch.save({n: p.grad for n, p in policy.named_parameters()}, f"{folder}/{rank}.pt")
     dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     gradient_of(sys.argv[1], int(sys.argv[2]))
+    end_processes()
