@@ -1,12 +1,12 @@
-"""A real model of code learns to write small functions, from tests that run in the sandbox.
+"""A real model learns to write small functions, from tests that run in the sandbox.
 
-    python examples/small_functions.py                       Qwen2.5-Coder-0.5B-Instruct from the hub, an adapter
-    python examples/small_functions.py --full --seed 1       all weights, other functions
+    python examples/small_functions.py                       SmolLM2-135M-Instruct from the hub, all weights
+    python examples/small_functions.py --model Qwen/Qwen2.5-Coder-0.5B-Instruct --lora --seed 1
     python examples/small_functions.py --model FOLDER        from a folder
 
-The functions are described in words, two to four steps each. Small models forget the parentheses: "add 3, multiply by 2" becomes
-`x + 3 * 2`. Whether code is right is found by calling it; the prompt shows none of the tests. Results of this command are in
-docs/results.md.
+The functions are described in words, two steps each, and the answer is opened up to `return`, so that few tokens remain. Small models
+forget the parentheses: "add 3, multiply by 2" becomes `x + 3 * 2`. Whether code is right is found by calling it; the prompt shows
+none of the tests. Results of this command are in docs/results.md.
 """
 
 from before_and_after import adapter, read_options, settings, train_and_measure
@@ -16,13 +16,18 @@ from covey.rewards import CallTests
 from covey.tasks.code import CodePuzzle, code_puzzles
 
 MINUTES = 8
-QUESTION = "Write a short Python function f(x), without comments: take x, {}; return the result."
+QUESTION = "Write a Python function f(x): take x, {}, and return the result."
+OPENED = "```python\ndef f(x):\n    return"
+LEVEL = "easy"
 
 
 def row(puzzle: CodePuzzle) -> dict[str, object]:
     steps = ", ".join(f"{step.verb} {step.operand}" for step in puzzle.steps)
     return {
-        "prompt": [{"role": "user", "content": QUESTION.format(steps)}],
+        "prompt": [
+            {"role": "user", "content": QUESTION.format(steps)},
+            {"role": "assistant", "content": OPENED},
+        ],
         "tests": [{"args": [x], "expected": puzzle.output(x)} for x in puzzle.inputs],
         "entry_point": "f",
     }
@@ -30,10 +35,10 @@ def row(puzzle: CodePuzzle) -> dict[str, object]:
 
 def main() -> None:
     options = read_options(
-        __doc__, "Qwen/Qwen2.5-Coder-0.5B-Instruct", out="runs/small-functions", lora=True, new_tokens=64
+        __doc__, "HuggingFaceTB/SmolLM2-135M-Instruct", out="runs/small-functions", new_tokens=20
     )
-    puzzles = code_puzzles(options.prompts * options.steps, seed=options.seed)
-    held_out = code_puzzles(options.held_out, split="held_out")
+    puzzles = code_puzzles(options.prompts * options.steps, seed=options.seed, level=LEVEL)
+    held_out = code_puzzles(options.held_out, split="held_out", level=LEVEL)
     trainer = GRPOTrainer(
         model=options.model,
         reward_funcs=CallTests("all"),
