@@ -92,21 +92,17 @@ class TimeLeft(TrainerCallback):
             )
 
 
-def train_and_measure(
-    trainer: GRPOTrainer, measures: dict[str, str], options: argparse.Namespace, minutes: float
-) -> None:
+def train_and_measure(trainer: GRPOTrainer, measures: dict[str, str], options: argparse.Namespace) -> None:
     """Evaluate, train, evaluate, print both, and write `result.json`.
 
     Args:
         measures: name of the reward that counts as success, by task of the trainer's eval sets.
-        minutes: what the run took on two cores.
     """
-    print(
-        f"On two cores this took about {minutes:.0f} min; after three steps you see your own pace.",
-        flush=True,
-    )
     trainer.add_callback(TimeLeft())
+    began = time.monotonic()
     trainer.evaluate()
+    seconds = time.monotonic() - began
+    print(f"The evaluation before took {seconds:.0f} s; after three steps you see what is left.", flush=True)
     trainer.train()
     trainer.evaluate()
     result = {

@@ -22,7 +22,6 @@ from covey.tasks import text_rows
 from covey.tasks.assets import REWARD_MODEL
 from covey.tasks.split import Split, split_of
 
-MINUTES = 6
 COLUMNS = ("prompt", "task", "target", "topics")
 MOST_WORDS = 25
 
@@ -108,7 +107,7 @@ def main() -> None:
         peft_config=adapter(options),
     )
     measures = {"sum": "number_match", "larger": "number_match", "text": "keeps_all_rules"}
-    train_and_measure(trainer, measures, options, MINUTES)
+    train_and_measure(trainer, measures, options)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from covey import GRPOConfig, GRPOTrainer
 from covey.rewards import CallTests
 from covey.tasks.code import CodePuzzle, code_puzzles
 
-MINUTES = 8
 QUESTION = "Write a Python function f(x): take x, {}, and return the result."
 OPENED = "```python\ndef f(x):\n    return"
 LEVEL = "easy"
@@ -47,7 +46,7 @@ def main() -> None:
         eval_dataset={"functions": [row(puzzle) for puzzle in held_out]},
         peft_config=adapter(options),
     )
-    train_and_measure(trainer, {"functions": "call_tests"}, options, MINUTES)
+    train_and_measure(trainer, {"functions": "call_tests"}, options)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from covey import GRPOConfig, GRPOTrainer
 from covey.rewards import NumberMatch
 
 QUESTION = "What is {} * {} {} {}? Answer in one short line that ends with the number."
-MINUTES = 8
 
 
 def problems(held_out: int) -> tuple[list[dict], list[dict]]:
@@ -47,7 +46,7 @@ def main() -> None:
         eval_dataset={"sums": held_out},
         peft_config=adapter(options),
     )
-    train_and_measure(trainer, {"sums": "number_match"}, options, MINUTES)
+    train_and_measure(trainer, {"sums": "number_match"}, options)
 
 
 if __name__ == "__main__":

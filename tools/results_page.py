@@ -25,6 +25,7 @@ WIDTH, HEIGHT, LEFT, TOP = 640, 220, 44, 24
 COLOURS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#475569")
 SMOOTHED = 5
 """Steps on each side of a step that its mean takes in, at most."""
+NO_RUN = "No finished run is recorded yet."
 
 
 @dataclass(frozen=True)
@@ -119,28 +120,31 @@ def by_example(runs: Iterable[Found]) -> dict[str, list[Found]]:
 
 
 def page(text: str, groups: Mapping[str, Sequence[Found]]) -> str:
-    """Return the page with the table of each example between its two marks."""
-    for example, runs in groups.items():
-        marks = f"<!-- runs of {example} -->", f"<!-- end of {example} -->"
-        if not all(text.count(mark) == 1 for mark in marks):
+    """Return the page with the runs of each example between its two marks.
+
+    Raises:
+        ValueError: the page has no place for the runs of an example.
+    """
+    for example in groups:
+        if f"<!-- runs of {example} -->" not in text:
             raise ValueError(
-                f"docs/results.md has no place for {example}: write {marks[0]} and {marks[1]} once each."
+                f"docs/results.md has no place for the runs of {example}: write <!-- runs of {example} --> and <!-- end -->."
             )
-        before, rest = text.split(marks[0])
-        after = rest.split(marks[1])[1]
-        text = f"{before}{marks[0]}\n{table(runs)}\n{marks[1]}{after}"
-    return text
+
+    def filled(place: re.Match[str]) -> str:
+        runs = groups.get(place[1])
+        shown = f"{table(runs)}\n\n![Reward by step](pictures/{picture(place[1]).name})" if runs else NO_RUN
+        return f"<!-- runs of {place[1]} -->\n\n{shown}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- runs of (\w+) -->.*?<!-- end -->", filled, text, flags=re.DOTALL)
 
 
-def pictures(groups: Mapping[str, Sequence[Found]]) -> dict[Path, str]:
-    return {
-        PICTURES / f"results-{re.sub('_', '-', example)}.svg": curves(runs)
-        for example, runs in groups.items()
-    }
+def picture(example: str) -> Path:
+    return PICTURES / f"results-{example.replace('_', '-')}.svg"
 
 
 if __name__ == "__main__":
     found = by_example(read_runs())
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
-    for path, drawn in pictures(found).items():
-        path.write_text(drawn, encoding="utf-8")
+    for example, runs in found.items():
+        picture(example).write_text(curves(runs), encoding="utf-8")

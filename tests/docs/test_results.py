@@ -34,9 +34,11 @@ def test_the_page_and_its_curves_are_made_from_the_runs():
     groups = results_page.by_example(RUNS)
     text = results_page.PAGE.read_text(encoding="utf-8")
     assert text == results_page.page(text, groups), "run python tools/results_page.py"
-    for path, drawn in results_page.pictures(groups).items():
-        assert path.read_text(encoding="utf-8") == drawn, "run python tools/results_page.py"
-        assert f"pictures/{path.name}" in text
+    for example, runs in groups.items():
+        path = results_page.picture(example)
+        assert path.read_text(encoding="utf-8") == results_page.curves(runs), (
+            "run python tools/results_page.py"
+        )
 
 
 def test_a_table_says_the_intervals_the_test_and_the_tokens_of_a_run():
@@ -59,6 +61,18 @@ def test_a_curve_rises_where_the_reward_rises():
     assert heights == sorted(heights, reverse=True) and len(set(heights)) == 3
 
 
+def test_a_page_shows_the_runs_of_an_example_in_its_place_and_says_where_there_are_none():
+    empty = "A\n<!-- runs of sums -->\nold\n<!-- end -->\nB\n<!-- runs of code --><!-- end -->\nC"
+    text = results_page.page(empty, {"sums": [run([0.0])]})
+    first, rest = text.split("\nB\n")
+    assert (
+        first.startswith("A\n<!-- runs of sums -->") and first.endswith("<!-- end -->") and "old" not in first
+    )
+    assert results_page.table([run([0.0])]) in first and "(pictures/results-sums.svg)" in first
+    assert results_page.NO_RUN in rest and rest.endswith("C")
+    assert results_page.page(text, {"sums": [run([0.0])]}) == text
+
+
 def test_a_page_without_a_place_for_a_run_is_an_error():
     with pytest.raises(ValueError, match="<!-- runs of sums -->"):
         results_page.page("# Results\n", {"sums": [run([0.0])]})
@@ -77,10 +91,9 @@ def test_a_run_is_whole_and_says_nothing_of_the_machine(path):
             assert (side["low"], side["high"]) == pytest.approx((whole.low, whole.high), abs=1e-3)
 
 
-def test_every_kind_of_task_was_run_with_two_seeds():
+def test_what_is_shown_was_run_with_two_seeds():
     seeds = {}
     for found in RUNS:
         name = (found.example, found.numbers["model"], found.numbers["weights"])
         seeds.setdefault(name, set()).add(found.numbers["seed"])
-    kinds = {example for (example, *_), drawn in seeds.items() if len(drawn) >= 2}
-    assert kinds == {"sums", "mixture", "small_functions"}
+    assert {example for (example, *_), drawn in seeds.items() if len(drawn) >= 2} == {f.example for f in RUNS}
