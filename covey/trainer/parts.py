@@ -48,6 +48,7 @@ from covey.trainer.data import ShardedPrompts, kept_rows
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
 from covey.trainer.sampled import joined_starts
+from covey.trainer.task_budgets import make_quota
 from covey.types import Prompt, Scale, ScoredGroup
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.forward import Forward
@@ -278,10 +279,12 @@ def make_prompts(args: GRPOConfig, reader: PromptReader, dataset: object) -> Sha
     It warns where prompts are repeated within a round.
     """
     kept = kept_rows(dataset, reader)
+    quota = make_quota(args, kept, dataset)
+    kept = kept if quota is None else quota.kept
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
     args.gradient_accumulation_steps = plan.accumulation
-    return ShardedPrompts(plan, reader, kept, args.process_index)
+    return ShardedPrompts(plan, reader, kept, args.process_index, quota)
 
 
 def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
@@ -564,8 +567,8 @@ def make_run_log(
             "tools": tools,
         }
     log = RunLog(args, weights, plan, facts, gather)
-    log.task_column, there = checks.known_tasks(dataset, args.task_column, tasks)
-    log.note({**task_metrics((), log.task_column, there), "num_tokens": Total(0)})
+    log.task_column, log.tasks = checks.known_tasks(dataset, args.task_column, tasks)
+    log.note({**task_metrics((), log.task_column, log.tasks), "num_tokens": Total(0)})
     return log
 
 
@@ -629,6 +632,8 @@ def make_updater(
         note=run_log.note,
         gather=gather,
         offloads_activations=args.activation_offloading,
+        tasks=run_log.tasks,
+        has_equal_tasks=args.task_weights == "equal",
     )
 
 

@@ -28,6 +28,7 @@ from covey.update.picture_effect import picture_effect
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.samples import Sample
+from covey.update.task_weights import equal_factors, joined, says_of, task_shares, weighed
 from covey.update.terms import loss_terms
 from covey.update.token_selection import TokenSelection
 
@@ -69,6 +70,10 @@ class Updater:
     """Weight of the loss that balances a mixture's experts, the mean over the step's completions."""
     offloads_activations: bool = False
     """Whether saved activations wait in the memory of the host."""
+    tasks: Sequence[str] = ()
+    """Those that the training dataset is known to have."""
+    has_equal_tasks: bool = False
+    """Whether all tasks have the same say in the gradient; else what their completions come to."""
 
     batches: list[MicroBatch] = field(default_factory=list, init=False)
     """Of the present optimizer step."""
@@ -107,7 +112,17 @@ class Updater:
             accumulation: micro-batches per optimizer step.
         """
         every_row = bool(self.aux_coef) or needs_every_row(self.objective, self.selection, self.bonus)
-        return build_micro_batches(samples, cut, accumulation, self.reduction, self.gather, every_row)
+        given = self.reduction, self.gather, every_row, partial(self._as_tasks_weigh, samples, cut)
+        return build_micro_batches(samples, cut, accumulation, *given)
+
+    def _as_tasks_weigh(
+        self, samples: Sequence[Sample], cut: Sequence[Sequence[int]], weights: list[list[float]]
+    ) -> Sequence[Sample]:
+        """Return samples with the advantages that give tasks their say in the gradient, and note what it is. Collective."""
+        own = says_of(samples, cut, weights)
+        factors = equal_factors(joined(self.gather(own))) if self.has_equal_tasks else None
+        self.note(task_shares(own, self.tasks, factors))
+        return samples if factors is None else weighed(samples, factors)
 
     @torch.no_grad()
     def prepare(self, model: nn.Module, batches: list[MicroBatch], accumulation: int) -> None:

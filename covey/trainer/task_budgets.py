@@ -1,0 +1,90 @@
+"""Budgets per task: the tasks of a dataset, held against the settings that name them or need them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from covey.errors import ConfigError, DatasetError
+from covey.sample.given_data import is_map_style
+from covey.sample.task_quota import TaskQuota
+from covey.trainer.data import task_values
+
+if TYPE_CHECKING:
+    from covey.config import GRPOConfig
+
+MOST_LISTED = 10
+"""Names of tasks that a message lists."""
+
+
+def make_quota(args: GRPOConfig, kept: Sequence[int] | None, dataset: Any) -> TaskQuota | None:
+    """Build what draws rows by the shares of their tasks; None where tasks have none.
+
+    Args:
+        kept: numbers of the rows that may be drawn; None for a stream.
+
+    Raises:
+        DatasetError: the dataset is read from front to back, a row names no task, or its tasks are not those of `task_shares`.
+    """
+    shares = args.task_shares
+    if shares is None or dataset is None:
+        return None
+    assert isinstance(shares, dict), "checked by GRPOConfig"
+    if kept is None:
+        raise DatasetError(
+            "task_shares draws rows by number, and the training dataset is a stream, which is read from front to back. Give rows with "
+            "numbers (a list, datasets.Dataset), or mix the stream yourself."
+        )
+    values, rows = task_values(dataset, args.task_column), dict[str, list[int]]()
+    for number in kept:
+        if values[number] is None:
+            raise DatasetError(
+                f"Row {number}: it names no task in the column {args.task_column!r}, and task_shares gives each task its share of the "
+                "prompts. Name the task of every row; task_column='...' says which column does."
+            )
+        rows.setdefault(str(values[number]), []).append(number)
+    check_names(shares, rows, args.task_column)
+    return TaskQuota(args.task_column, rows, shares, args.seed if args.shuffle_dataset else None)
+
+
+def check_names(shares: Mapping[str, float], rows: Mapping[str, Sequence[int]], column: str) -> None:
+    """Raise a DatasetError where shares are of other tasks than rows."""
+    absent, unnamed = sorted(set(shares) - set(rows)), sorted(set(rows) - set(shares))
+    if absent:
+        raise DatasetError(
+            f"task_shares names {listed(absent)}, and no row that may be drawn is of this task: the column {column!r} has {listed(sorted(rows))}."
+        )
+    if unnamed:
+        raise DatasetError(
+            f"task_shares does not name {listed(unnamed)}, which the column {column!r} of the training dataset has. Give each task a share; "
+            "with 0 its rows are left out."
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are."""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(map(repr, names[:MOST_LISTED])) + more
+
+
+def check_tasks(args: GRPOConfig, dataset: Any, first: Any, tasks: Sequence[str]) -> None:
+    """Raise where tasks are to weigh the same, and rows do not name them.
+
+    Args:
+        first: row of the training dataset.
+        tasks: that the training dataset is known to have; none of a stream.
+
+    Raises:
+        ConfigError: there are no two tasks.
+    """
+    if args.task_weights is None or dataset is None:
+        return
+    if is_map_style(dataset):
+        names, is_right = listed(tasks) or "none", len(tasks) > 1
+    else:  # what else comes, nobody knows
+        names, is_right = "none", isinstance(first, Mapping) and first.get(args.task_column) is not None
+    if not is_right:
+        raise ConfigError(
+            f"task_weights={args.task_weights!r} has no effect: it shares the gradient out among tasks, and the column {args.task_column!r} of "
+            f"the training dataset names {names}. Name the task of every row (task_column='...' says which column does), or leave it out."
+        )
