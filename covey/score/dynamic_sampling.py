@@ -78,14 +78,19 @@ class DynamicSampling:
                     self.groups[position], self.signals[position] = group, True
         if not any(self.gather(len(self.missing))) or self.rounds == self.limit:  # once for each call
             return None
-        self.rounds, self.asked, prompts = self.rounds + 1, [], list[Prompt]()
+        self.rounds += 1
+        return Asked(self._fresh())
+
+    def _fresh(self) -> list[Prompt]:
+        """Take a prompt from the reserve for each group without a signal, of its kind, as far as there are any."""
+        self.asked, prompts = [], list[Prompt]()
         for position in self.missing:
             kind = self.kind(self.groups[position].group.prompt)
             found = next((n for n, prompt in enumerate(self.reserve) if self.kind(prompt) == kind), None)
             if found is not None:
                 prompts.append(self.reserve.pop(found))
                 self.asked.append(position)
-        return Asked(prompts)
+        return prompts
 
     def _fits(self, group: ScoredGroup, other: ScoredGroup) -> bool:
         """Return whether a group may take the place of another one: it is of its size and kind."""

@@ -94,20 +94,15 @@ class ShardedPrompts:
         for _, row in rows:
             if isinstance(row, Unusable):
                 raise DatasetError(str(row["fault"]))
-        size = self.plan.prompts_per_rollout
+        size, numbers = self.plan.prompts_per_rollout, seed_keys([number for number, _ in rows])
         count = self.plan.micro_batches_per_pass // self.plan.steps_per_generation
-        keyed = list(zip(rows, seed_keys([number for number, _ in rows]), strict=True))
-        own = [
-            self.reader.read(row, number, key)
-            for position, ((number, row), key) in enumerate(keyed[:size])
-            if self.plan.owner(position) == self.rank
-        ]
-        places = self._places_of_refills([row for _, row in rows], count)
-        fresh = [
-            [self.reader.read(row, number, key) for (number, row), key in map(keyed.__getitem__, part)]
-            for part in places
-        ]
-        return list(zip(cut(own, count), fresh, strict=True))
+
+        def read(places: Sequence[int]) -> list[Prompt]:
+            return [self.reader.read(rows[i][1], rows[i][0], numbers[i]) for i in places]
+
+        own = [place for place in range(size) if self.plan.owner(place) == self.rank]
+        fresh = self._places_of_refills([row for _, row in rows], count)
+        return list(zip(map(read, cut(own, count)), map(read, fresh), strict=True))
 
     def _places_of_refills(self, rows: Sequence[Mapping[str, object]], count: int) -> list[list[int]]:
         """Return which of a rollout's rows this process has for refills, in each of `count` rounds of sampling.

@@ -263,9 +263,7 @@ class GRPOTrainer(CheckpointedTrainer):
             if limit is not None:
                 oldest = self.state.global_step - limit
                 self.run_log.note(stale_share(scored, oldest))
-            samples = samples_of(
-                scored, self.args.mask_truncated_completions, oldest, self.run_log.task_column
-            )
+            samples = samples_of(scored, self.args.mask_truncated_completions, oldest)
             cut, accumulation = self.prompts.micro_batch_rows(), self.plan.accumulation
             batches = self.updater.build_micro_batches(samples, cut, accumulation)
             with self.run_log.timed("update"):

@@ -58,6 +58,7 @@ from covey.update.oom_retry import OomRetry, TokenBudget
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.sampler_correction import SamplerCorrection
+from covey.update.task_weights import Tasks
 from covey.update.terms import Loss
 from covey.update.token_selection import TokenSelection
 from covey.update.updater import KlPenalty, Updater
@@ -632,8 +633,7 @@ def make_updater(
         note=run_log.note,
         gather=gather,
         offloads_activations=args.activation_offloading,
-        tasks=run_log.tasks,
-        has_equal_tasks=args.task_weights == "equal",
+        tasks=Tasks(run_log.task_column, run_log.tasks, args.task_weights == "equal"),
     )
 
 

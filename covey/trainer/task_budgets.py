@@ -27,24 +27,29 @@ def make_quota(args: GRPOConfig, kept: Sequence[int] | None, dataset: Any) -> Ta
         DatasetError: the dataset is read from front to back, a row names no task, or its tasks are not those of `task_shares`.
     """
     shares = args.task_shares
-    if shares is None or dataset is None:
+    if not isinstance(shares, dict) or dataset is None:
         return None
-    assert isinstance(shares, dict), "checked by GRPOConfig"
     if kept is None:
         raise DatasetError(
             "task_shares draws rows by number, and the training dataset is a stream, which is read from front to back. Give rows with "
             "numbers (a list, datasets.Dataset), or mix the stream yourself."
         )
-    values, rows = task_values(dataset, args.task_column), dict[str, list[int]]()
+    rows = rows_by_task(dataset, args.task_column, kept)
+    check_names(shares, rows, args.task_column)
+    return TaskQuota(args.task_column, rows, shares, args.seed if args.shuffle_dataset else None)
+
+
+def rows_by_task(dataset: Any, column: str, kept: Sequence[int]) -> dict[str, list[int]]:
+    """Return the numbers of the rows of each task; raise a DatasetError where a row names none."""
+    values, rows = task_values(dataset, column), dict[str, list[int]]()
     for number in kept:
         if values[number] is None:
             raise DatasetError(
-                f"Row {number}: it names no task in the column {args.task_column!r}, and task_shares gives each task its share of the "
+                f"Row {number}: it names no task in the column {column!r}, and task_shares gives each task its share of the "
                 "prompts. Name the task of every row; task_column='...' says which column does."
             )
         rows.setdefault(str(values[number]), []).append(number)
-    check_names(shares, rows, args.task_column)
-    return TaskQuota(args.task_column, rows, shares, args.seed if args.shuffle_dataset else None)
+    return rows
 
 
 def check_names(shares: Mapping[str, float], rows: Mapping[str, Sequence[int]], column: str) -> None:
@@ -79,12 +84,10 @@ def check_tasks(args: GRPOConfig, dataset: Any, first: Any, tasks: Sequence[str]
     """
     if args.task_weights is None or dataset is None:
         return
-    if is_map_style(dataset):
-        names, is_right = listed(tasks) or "none", len(tasks) > 1
-    else:  # what else comes, nobody knows
-        names, is_right = "none", isinstance(first, Mapping) and first.get(args.task_column) is not None
-    if not is_right:
+    named = isinstance(first, Mapping) and first.get(args.task_column) is not None
+    if not (len(tasks) > 1 if is_map_style(dataset) else named):  # what else comes of a stream, nobody knows
         raise ConfigError(
             f"task_weights={args.task_weights!r} has no effect: it shares the gradient out among tasks, and the column {args.task_column!r} of "
-            f"the training dataset names {names}. Name the task of every row (task_column='...' says which column does), or leave it out."
+            f"the training dataset names {listed(tasks) or 'none'}. Name the task of every row (task_column='...' says which column does), or "
+            "leave it out."
         )

@@ -24,8 +24,6 @@ class Sample:
     """One advantage per turn; None: `advantage` is that of every token."""
     share: float = 1.0
     """What it counts in sums over completions, where groups are of different sizes."""
-    task: str | None = None
-    """The task of its row; None: the row names none."""
 
     @property
     def has_advantage(self) -> bool:
@@ -53,28 +51,22 @@ class Sample:
 
 
 def samples_of(
-    scored: Sequence[ScoredGroup],
-    mask_truncated: bool = False,
-    oldest: int | None = None,
-    task_column: str = "",
+    scored: Sequence[ScoredGroup], mask_truncated: bool = False, oldest: int | None = None
 ) -> list[Sample]:
     """Return the completions of a rollout, flat, group after group.
 
     Args:
         mask_truncated: whether truncated completions stay out of the loss.
         oldest: optimizer steps that the weights of a completion have to have seen: older ones stay out too. None: any.
-        task_column: names the task of a row; empty: none does.
     """
     samples = []
     for number, s in enumerate(scored):
-        named = s.group.prompt.columns.get(task_column)
-        task = None if named is None else str(named)
         for i, completion in enumerate(s.group.completions):
             is_out = is_stale(completion, oldest) or (mask_truncated and completion.is_truncated)
             by_turn = None if s.turn_advantages is None else s.turn_advantages[i]
             share = s.shares[i] if s.shares else 1.0
             samples.append(
-                Sample(s.group.prompt, completion, s.advantages[i], number, not is_out, by_turn, share, task)
+                Sample(s.group.prompt, completion, s.advantages[i], number, not is_out, by_turn, share)
             )
     return samples
 

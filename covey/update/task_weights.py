@@ -45,24 +45,7 @@ Says = Mapping[str | None, TaskSay]
 """By task; None: of completions whose rows name none."""
 
 
-def says_of(
-    samples: Sequence[Sample], cut: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
-) -> Says:
-    """Return what each task has in the micro-batches of one process.
-
-    Args:
-        cut: the numbers of each micro-batch's samples.
-        weights: of a token of each of these samples.
-    """
-    found: dict[str | None, list[TaskSay]] = {}
-    for numbers, of_rows in zip(cut, weights, strict=True):
-        for sample, weight in zip((samples[i] for i in numbers), of_rows, strict=True):
-            say = TaskSay(1, weight * sample.completion.num_written, weight * sample.size if weight else 0.0)
-            found.setdefault(sample.task, []).append(say)
-    return {task: TaskSay.summed(parts) for task, parts in found.items()}
-
-
-def joined(of_ranks: Sequence[Says]) -> Says:
+def joined_says(of_ranks: Sequence[Says]) -> Says:
     """Return what each task has in all processes."""
     tasks = dict.fromkeys(task for says in of_ranks for task in says)
     return {task: TaskSay.summed(says[task] for says in of_ranks if task in says) for task in tasks}
@@ -72,16 +55,6 @@ def equal_factors(says: Says) -> dict[str | None, float]:
     """Return the factor f of each task; 1 for those that say nothing."""
     part = fsum(say.weight for say in says.values()) / max(1, len(says))
     return {task: part / say.size if say.size else 1.0 for task, say in says.items()}
-
-
-def weighed(samples: Sequence[Sample], factors: Mapping[str | None, float]) -> list[Sample]:
-    """Return samples with their advantages times the factors of their tasks; those of other processes may have none."""
-    scaled = []
-    for sample in samples:
-        factor, by_turn = factors.get(sample.task, 1.0), sample.turn_advantages
-        turns = None if by_turn is None else tuple(a * factor for a in by_turn)
-        scaled.append(replace(sample, advantage=sample.advantage * factor, turn_advantages=turns))
-    return scaled
 
 
 def task_shares(own: Says, tasks: Iterable[str], factors: Mapping[str | None, float] | None) -> Metrics:
@@ -101,3 +74,45 @@ def task_shares(own: Says, tasks: Iterable[str], factors: Mapping[str | None, fl
         if factors is not None and task in factors:
             metrics[f"tasks/{task}/factor"] = Mean(factors[task])
     return metrics
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of a run, and how their says go into the gradient."""
+
+    column: str = ""
+    """Names the task of a row; empty: none does."""
+    names: Sequence[str] = ()
+    """Those that the training dataset is known to have."""
+    are_equal: bool = False
+    """Whether all have the same say; else they have what their completions come to."""
+
+    def of(self, sample: Sample) -> str | None:
+        """Return the task of a completion; None where its row names none."""
+        named = sample.prompt.columns.get(self.column)
+        return None if named is None else str(named)
+
+    def says(
+        self, samples: Sequence[Sample], cut: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
+    ) -> Says:
+        """Return what each task has in the micro-batches of one process.
+
+        Args:
+            cut: the numbers of each micro-batch's samples.
+            weights: of a token of each of these samples.
+        """
+        found: dict[str | None, list[TaskSay]] = {}
+        for numbers, of_rows in zip(cut, weights, strict=True):
+            for sample, weight in zip((samples[i] for i in numbers), of_rows, strict=True):
+                say = TaskSay(1, weight * sample.completion.num_written, weight * sample.size)
+                found.setdefault(self.of(sample), []).append(say)
+        return {task: TaskSay.summed(parts) for task, parts in found.items()}
+
+    def weighed(self, samples: Sequence[Sample], factors: Mapping[str | None, float]) -> list[Sample]:
+        """Return completions with their advantages times the factors of their tasks."""
+        scaled = []
+        for sample in samples:
+            factor, by_turn = factors[self.of(sample)], sample.turn_advantages
+            turns = None if by_turn is None else tuple(a * factor for a in by_turn)
+            scaled.append(replace(sample, advantage=sample.advantage * factor, turn_advantages=turns))
+        return scaled

@@ -28,7 +28,7 @@ from covey.update.picture_effect import picture_effect
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.samples import Sample
-from covey.update.task_weights import equal_factors, joined, says_of, task_shares, weighed
+from covey.update.task_weights import Tasks, equal_factors, joined_says, task_shares
 from covey.update.terms import loss_terms
 from covey.update.token_selection import TokenSelection
 
@@ -70,10 +70,8 @@ class Updater:
     """Weight of the loss that balances a mixture's experts, the mean over the step's completions."""
     offloads_activations: bool = False
     """Whether saved activations wait in the memory of the host."""
-    tasks: Sequence[str] = ()
-    """Those that the training dataset is known to have."""
-    has_equal_tasks: bool = False
-    """Whether all tasks have the same say in the gradient; else what their completions come to."""
+    tasks: Tasks = field(default_factory=Tasks)
+    """How much tasks have to say in the gradient."""
 
     batches: list[MicroBatch] = field(default_factory=list, init=False)
     """Of the present optimizer step."""
@@ -119,10 +117,10 @@ class Updater:
         self, samples: Sequence[Sample], cut: Sequence[Sequence[int]], weights: list[list[float]]
     ) -> Sequence[Sample]:
         """Return samples with the advantages that give tasks their say in the gradient, and note what it is. Collective."""
-        own = says_of(samples, cut, weights)
-        factors = equal_factors(joined(self.gather(own))) if self.has_equal_tasks else None
-        self.note(task_shares(own, self.tasks, factors))
-        return samples if factors is None else weighed(samples, factors)
+        own, tasks = self.tasks.says(samples, cut, weights), self.tasks
+        factors = equal_factors(joined_says(self.gather(own))) if tasks.are_equal else None
+        self.note(task_shares(own, tasks.names, factors))
+        return samples if factors is None else tasks.weighed(samples, factors)
 
     @torch.no_grad()
     def prepare(self, model: nn.Module, batches: list[MicroBatch], accumulation: int) -> None:

@@ -170,6 +170,13 @@ PROVOKED: dict[str, Case] = {
     "one_reward_dominates": Case(
         statistic={f"rewards/{n}/advantage_share": (0.97 if n == "unit_tests" else 0.01) for n in WEIGHTS}
     ),
+    "one_task_dominates": Case(
+        {
+            "tasks/sums/advantage_share": 0.97,
+            "tasks/code/advantage_share": 0.03,
+            "tasks/sums/sample_share": 0.5,
+        }
+    ),
     "reward_never_applies": Case(statistic=reward_numbers("unit_tests", count=0.0)),
     "reward_fails": Case(
         statistic=reward_numbers("style_model", failed_share=late(0.05, 0.0)) | {"completions": 48}
@@ -270,6 +277,10 @@ NEAR_MISSES: dict[str, list[Case]] = {
         Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=1.0, constant_share=0.5)),
     ],
     "one_reward_dominates": [Case(statistic={f"rewards/{n}/advantage_share": (0.8 if n == "unit_tests" else 0.05) for n in WEIGHTS})],
+    "one_task_dominates": [
+        Case({"tasks/sums/advantage_share": 0.8, "tasks/sums/sample_share": 0.5}),
+        Case({"tasks/sums/advantage_share": 0.95, "tasks/sums/sample_share": 0.9}),  # by intent
+    ],
     "reward_never_applies": [Case(statistic=reward_numbers("unit_tests", count=lambda s: float(s == 5)))],
     "reward_fails": [
         Case(statistic=reward_numbers("style_model", failed_share=lambda s: 0.05 * (s == 20))),
