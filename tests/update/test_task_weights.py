@@ -108,7 +108,7 @@ def test_masked_completions_and_turns_count_as_the_loss_does():
 
 
 def test_shares_are_of_the_completions_and_of_what_is_trained_on():
-    _, weights, says = balanced(four())
+    _, _, says = balanced(four())
     plain, equal = (task_shares(says, ("text",), f) for f in (None, equal_factors(says)))
     values = {name: metric.value for name, metric in plain.items()}
     assert values["tasks/math/advantage_share"] == pytest.approx(0.8)
