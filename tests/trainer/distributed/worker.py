@@ -139,7 +139,8 @@ def work(folder: str, out: Path, settings: dict) -> int:
         failure_watch.POLL_SECONDS = failure_watch.GRACE_SECONDS = 0.5
     resume, memory = settings.pop("resume", None), settings.pop("out_of_memory", None)
     delay = settings.pop("elsewhere", None)
-    trainer = make(folder, out / "run", recorder, rows(16), **settings)
+    dataset = rows(16, **settings.pop("columns", {}))
+    trainer = make(folder, out / "run", recorder, dataset, **settings)
     if delay is not None:
         trainer.engine = Elsewhere(trainer.engine, delay, seed=trainer.args.process_index)
     if part == "engine":
