@@ -48,7 +48,7 @@ from covey.trainer.data import ShardedPrompts, kept_rows
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
 from covey.trainer.sampled import joined_starts
-from covey.trainer.task_budgets import make_quota
+from covey.trainer.task_budgets import make_quota, warn_of_small_tasks
 from covey.types import Prompt, Scale, ScoredGroup
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.forward import Forward
@@ -284,6 +284,7 @@ def make_prompts(args: GRPOConfig, reader: PromptReader, dataset: object) -> Sha
     kept = kept if quota is None else quota.kept
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
+    warn_of_small_tasks(quota, plan.prompts_per_rollout)
     args.gradient_accumulation_steps = plan.accumulation
     return ShardedPrompts(plan, reader, kept, args.process_index, quota)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import ConfigError, DatasetError
+from covey.errors import ConfigError, DatasetError, warn
 from covey.sample.given_data import is_map_style
 from covey.sample.task_quota import TaskQuota
 from covey.trainer.data import task_values
@@ -63,6 +64,19 @@ def check_names(shares: Mapping[str, float], rows: Mapping[str, Sequence[int]], 
         raise DatasetError(
             f"task_shares does not name {listed(unnamed)}, which the column {column!r} of the training dataset has. Give each task a share; "
             "with 0 its rows are left out."
+        )
+
+
+def warn_of_small_tasks(quota: TaskQuota | None, size: int) -> None:
+    """Warn of tasks that have fewer rows than a rollout of `size` prompts takes of them."""
+    if quota is None:
+        return
+    asked = Counter(quota.tasks(0, size))
+    small = [name for task, name in enumerate(quota.names) if asked[task] > len(quota.rows[task])]
+    if small and len(quota.kept) >= size:  # else all prompts are repeated, and that is said
+        warn(
+            f"A rollout of {size} prompts takes more of {listed(small)} than there are rows: their prompts are repeated within it. Lower their "
+            "task_shares, give them more rows, or sample fewer prompts at once (per_device_train_batch_size, gradient_accumulation_steps)."
         )
 
 

@@ -1,5 +1,6 @@
 """Budgets per task in a run: what is drawn, what it weighs, and that a run stays a function of its settings."""
 
+import warnings
 from collections import Counter
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from covey.plan import make_plan
 from covey.sample.task_quota import TaskQuota
 from covey.trainer.curriculum import Curriculum
 from covey.trainer.data import ShardedPrompts
-from covey.trainer.task_budgets import check_tasks, make_quota
+from covey.trainer.task_budgets import check_tasks, make_quota, warn_of_small_tasks
 from tests.tiny import tiny_policy
 from tests.trainer.harness import MANY_ENDS, Recorder, config, logged, make, rows, same, train, weights
 
@@ -218,6 +219,16 @@ def test_shares_may_come_as_json(tmp_path):
 def test_other_tasks_than_the_dataset_has_are_refused_before_the_first_step(tmp_path, shares, dataset, word):
     with pytest.raises(DatasetError, match=word):
         make_quota(config(tmp_path, task_shares=shares), range(len(dataset)), dataset)
+
+
+def test_a_task_that_has_fewer_rows_than_a_rollout_takes_is_named(tmp_path):
+    quota = make_quota(config(tmp_path, task_shares={**SHARES, "code": 9.0}), range(20), puzzles())
+    with pytest.warns(UserWarning, match="takes more of 'code' than there are rows"):
+        warn_of_small_tasks(quota, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_small_tasks(quota, 3)
+        warn_of_small_tasks(None, 8)
 
 
 def test_a_stream_is_refused_by_shares_and_taken_by_weights_where_its_rows_name_tasks(tmp_path):
