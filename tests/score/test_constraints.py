@@ -136,7 +136,7 @@ def test_with_the_sign_the_other_way_the_bound_is_missed(problem):
 
 
 def test_a_bound_with_room_ends_with_a_multiplier_of_0():
-    """At first it is missed, then the other reward alone keeps it: at most 1 of the second action's 1, at least 0 of the first's."""
+    """At first half of the actions are the second one; the other reward alone brings them below a quarter."""
     bound = Bound(0.25, -1, 0.1, 2.0, 10.0)
     seen = solved(bound, np.array([0.0, 1.0]))
     assert seen[1, 1] > 0 and (seen[-1000:, 1] == 0).all() and seen[-1, 0] < 0.01
