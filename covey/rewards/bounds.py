@@ -11,9 +11,8 @@ from covey.rewards.results import is_finite
 if TYPE_CHECKING:
     from covey.rewards.options import RewardOptions
 
-RATES = {"multiplier_step": 0.1, "multiplier_damping": 2.0, "multiplier_max": 10.0}
-"""Defaults of what a multiplier is learned with: for rewards whose values are about 1 apart."""
-ABOVE = {"multiplier_step": "above 0", "multiplier_damping": "of at least 0", "multiplier_max": "above 0"}
+RATES = {"multiplier_step": "above 0", "multiplier_damping": "of at least 0", "multiplier_max": "above 0"}
+"""Options that a multiplier is learned with, and which numbers they are."""
 TWO_WEIGHTS = (
     "what it weighs is the multiplier that keeps its bound. Leave out the weight, or at_least and at_most."
 )
@@ -51,13 +50,13 @@ def check_bound(who: str, options: RewardOptions) -> None:
         is_zero = name != "multiplier_damping" and name in RATES and value == 0
         if not is_finite(value) or is_zero or (name in RATES and value < 0):
             raise RewardError(
-                f"{who}: {name}={value!r}; it is a number {ABOVE.get(name, 'of the size of its mean')}."
+                f"{who}: {name}={value!r}; it is a number {RATES.get(name, 'that its mean can be')}."
             )
     if len(limits) == 2:
         raise RewardError(
             f"{who} has at_least and at_most, which need a multiplier each. Give it twice, under two names, with one bound each."
         )
-    changed = [name for name, usual in RATES.items() if rates[name] != usual]
+    changed = [name for name, value in rates.items() if value != getattr(type(options), name)]
     if changed and not limits:
         raise RewardError(f"{who}: {changed[0]} has no effect without at_least or at_most.")
     if limits and options.weight not in (0.0, 1.0):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from covey.errors import RewardError
-from covey.rewards.bounds import RATES, Bound, bound_of, check_bound
+from covey.rewards.bounds import Bound, bound_of, check_bound
 from covey.rewards.results import is_finite
 from covey.rewards.schedules import Weight
 
@@ -67,11 +67,11 @@ class RewardOptions:
     """Least value of its mean, which a multiplier keeps that is learned: the reward weighs as much."""
     at_most: float | None = None
     """Largest value of its mean; the reward weighs minus the multiplier."""
-    multiplier_step: float = RATES["multiplier_step"]
-    """Multiplier per unit by which the mean misses its bound, added with each rollout."""
-    multiplier_damping: float = RATES["multiplier_damping"]
+    multiplier_step: float = 0.1
+    """Multiplier per unit by which the mean misses its bound, added with each rollout. The defaults suit rewards whose values are about 1 apart."""
+    multiplier_damping: float = 2.0
     """Multiplier per unit by which the mean missed its bound in the last rollout: what keeps it from swinging."""
-    multiplier_max: float = RATES["multiplier_max"]
+    multiplier_max: float = 10.0
     """Largest multiplier."""
 
     @property
