@@ -20,7 +20,7 @@ def alone(value: Any) -> list[Any]:
 def on_ranks(count: int, function: Callable[[int, Gather], T]) -> list[T]:
     """What `function(rank, gather)` returns on each of `count` ranks."""
     slots: list[Any] = [None] * count
-    barrier = threading.Barrier(count, timeout=20)
+    barrier = threading.Barrier(count, timeout=300)
 
     def gather_of(rank: int) -> Gather:
         def gather(value: Any) -> list[Any]:
