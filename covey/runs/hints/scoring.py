@@ -161,6 +161,13 @@ def one_reward_dominates(history: History) -> list[Finding]:
     ]
 
 
+KEEPING = (
+    "Look whether groups differ in this reward (rewards/<name>/zero_std_share): where they do not, no multiplier can move it.",
+    "If its mean still moves towards the bound, wait, or raise the learning rate.",
+    "Else the bound asks for more than the policy can do beside the other rewards: loosen it, or raise multiplier_max.",
+)
+
+
 @rule("warning")
 def a_bound_cannot_be_kept(history: History) -> list[Finding]:
     """Find rewards that miss their bound although their multiplier is as large as it may be."""
@@ -180,13 +187,6 @@ def a_bound_cannot_be_kept(history: History) -> list[Finding]:
             )
         )
     return found
-
-
-KEEPING = (
-    "Look whether groups differ in this reward (rewards/<name>/zero_std_share): where they do not, no multiplier can move it.",
-    "If its mean still moves towards the bound, wait, or raise the learning rate.",
-    "Else the bound asks for more than the policy can do beside the other rewards: loosen it, or raise multiplier_max.",
-)
 
 
 @rule("warning")
