@@ -27,6 +27,7 @@ SETTINGS = dict(
 VARIANTS = {
     "plain": dict(),
     "refills, steps and passes": dict(
+        max_steps=8,
         dynamic_sampling=True,
         per_device_train_batch_size=4,
         steps_per_generation=2,
