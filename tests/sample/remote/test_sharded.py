@@ -19,7 +19,7 @@ def test_two_processes_prove_a_server_with_a_policy_in_shards(tmp_path):
     ]
     try:
         for worker in workers:
-            _, said = worker.communicate(timeout=600)
+            _, said = worker.communicate(timeout=1800)
             assert worker.returncode == 0, said[-3000:]
     finally:
         for worker in workers:
