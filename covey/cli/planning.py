@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,20 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
     if demand.shown is not None and not demand.is_cpu:
         rows.append(("in the host's memory: pixels", amount(demand.shown.held)))
     return [*rows, ("of one process on", free_memory(demand, max(totals(parts).values()) + python))]
+
+
+def measured_rows(recipe: Recipe) -> Rows:
+    """Return the settings that are far from all that was measured, each with a start; nothing where the size is not known."""
+    from covey.forecast.sizes import sizes_of
+    from covey.runs.evidence import distances
+
+    try:
+        parts = sizes_of(recipe).parts
+    except CoveyError:  # the section Memory has the reason
+        return []
+    weights, trained = (sum(getattr(part, name) for part in parts) for name in ("weights", "trained"))
+    found = [d for d in distances(vars(recipe.config), weights, trained) if d.is_far]
+    return [(d.setting, Figure(str(d), {**asdict(d), "times": d.times})) for d in found]
 
 
 def tower_rows(sizes: Sizes) -> Rows:
