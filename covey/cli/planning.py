@@ -74,18 +74,17 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
     return [*rows, ("of one process on", free_memory(demand, max(totals(parts).values()) + python))]
 
 
-def measured_rows(recipe: Recipe) -> Rows:
-    """Return the settings that are far from all that was measured, each with a start; nothing where the size is not known."""
-    from covey.forecast.sizes import sizes_of
+def measured_rows(recipe: Recipe, memory: Rows) -> Rows:
+    """Return the settings that are far from all that was measured, each with a start; nothing where the size is not known.
+
+    Args:
+        memory: from `memory_rows`, which knows the size, or says why it does not.
+    """
     from covey.runs.evidence import distances
 
-    try:
-        parts = sizes_of(recipe).parts
-    except CoveyError:  # the section Memory has the reason
-        return []
-    weights, trained = (sum(getattr(part, name) for part in parts) for name in ("weights", "trained"))
-    found = [d for d in distances(vars(recipe.config), weights, trained) if d.is_far]
-    return [(d.setting, Figure(str(d), {**asdict(d), "times": d.times})) for d in found]
+    size = getattr(dict(memory).get("weights"), "value", None)
+    found = [] if size is None else distances(vars(recipe.config), size["all"], size["trained"])
+    return [(d.setting, Figure(str(d), {**asdict(d), "times": d.times})) for d in found if d.is_far]
 
 
 def tower_rows(sizes: Sizes) -> Rows:

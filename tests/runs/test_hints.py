@@ -623,7 +623,10 @@ def test_a_hint_quotes_what_was_measured_first_where_the_setting_explains_it(rul
     explains, does_not = QUOTED[rule]
     advice = advised(rule, explains, MEASURED)
     assert advice[0].startswith(f"{SYMPTOMS[rule][0]}: ") and "A start: " in advice[0]
-    assert advice[1:] == advised(rule, explains, {}) and len(advised(rule, does_not, MEASURED)) == len(advice) - 1
+    assert (
+        advice[1:] == advised(rule, explains, {})
+        and len(advised(rule, does_not, MEASURED)) == len(advice) - 1
+    )
 
 
 def test_what_a_run_ends_with_is_named_with_its_source():

@@ -141,7 +141,7 @@ def sections(
         "Settings": [(name, Figure(str(value), value)) for name, value in blanked(settings).items()],
         "Memory": memory_rows(recipe, plan, loads_data=num_prompts is None),
     }
-    if far := measured_rows(recipe):
+    if far := measured_rows(recipe, found["Memory"]):
         found["A start from what was measured"] = far
     timing = None
     if steps is not None:

@@ -26,11 +26,9 @@ SYMPTOMS: Mapping[str, tuple[str, float]] = {
 
 def quoted(rule: str, history: History) -> tuple[str, ...]:
     """Return what was measured, as the first advice of a hint; nothing where the setting is no explanation."""
-    if rule not in SYMPTOMS:
+    weights, trained = history.model.get("parameters"), history.model.get("trainable")
+    if rule not in SYMPTOMS or not isinstance(weights, int) or not isinstance(trained, int):
         return ()
     setting, bound = SYMPTOMS[rule]
-    weights, trained = (history.model.get(name) for name in ("parameters", "trainable"))
-    known = isinstance(weights, int | float) and isinstance(trained, int | float)
-    found = distances(history.settings, weights, trained) if known else []
-    own = [d for d in found if d.setting == setting]
+    own = [d for d in distances(history.settings, weights, trained) if d.setting == setting]
     return tuple(f"{setting}: {d}" for d in own if (d.times >= bound if bound > 1 else d.times <= bound))
