@@ -175,6 +175,13 @@ PROVOKED: dict[str, Case] = {
     "one_reward_dominates": Case(
         statistic={f"rewards/{n}/advantage_share": (0.97 if n == "unit_tests" else 0.01) for n in WEIGHTS}
     ),
+    "one_task_dominates": Case(
+        {
+            "tasks/sums/advantage_share": 0.97,
+            "tasks/code/advantage_share": 0.03,
+            "tasks/sums/sample_share": 0.5,
+        }
+    ),
     "a_bound_cannot_be_kept": Case(bound(at_max=late(1.0, 0.0), violation=0.3)),
     "reward_never_applies": Case(statistic=reward_numbers("unit_tests", count=0.0)),
     "reward_fails": Case(
@@ -280,6 +287,10 @@ NEAR_MISSES: dict[str, list[Case]] = {
         ),
     ],
     "one_reward_dominates": [Case(statistic={f"rewards/{n}/advantage_share": (0.8 if n == "unit_tests" else 0.05) for n in WEIGHTS})],
+    "one_task_dominates": [
+        Case({"tasks/sums/advantage_share": 0.8, "tasks/sums/sample_share": 0.5}),
+        Case({"tasks/sums/advantage_share": 0.95, "tasks/sums/sample_share": 0.9}),  # by intent
+    ],
     "a_bound_cannot_be_kept": [
         Case(bound(at_max=lambda s: float(s % 10 > 0), violation=0.3)),  # it comes down now and then
         Case(bound(at_max=1.0, violation=-0.01)),  # it is kept at last

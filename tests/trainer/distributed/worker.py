@@ -150,7 +150,8 @@ def work(folder: str, out: Path, settings: dict) -> int:
     delay = settings.pop("elsewhere", None)
     bound = settings.pop("tokens", None)
     rewards = recorder if bound is None else [recorder, reward(tokens, **bound)]
-    trainer = make(folder, out / "run", rewards, rows(16), **settings)
+    dataset = rows(16, **settings.pop("columns", {}))
+    trainer = make(folder, out / "run", rewards, dataset, **settings)
     if delay is not None:
         trainer.engine = Elsewhere(trainer.engine, delay, seed=trainer.args.process_index)
     if part == "engine":
