@@ -22,6 +22,7 @@ from covey.config.async_settings import AsyncSettings
 from covey.config.choices import Display
 from covey.config.curriculum_settings import CurriculumSettings
 from covey.config.engine_settings import EngineSettings
+from covey.config.replay_settings import ReplaySettings
 from covey.config.retired import RetiredSettings, read_retired
 from covey.config.tool_settings import ToolSettings
 from covey.config.validation import checks_names, help_text, parses
@@ -51,6 +52,7 @@ class GRPOConfig(
     AsyncSettings,
     AllocationSettings,
     CurriculumSettings,
+    ReplaySettings,
     ToolSettings,
     VisionSettings,
     TrainingArguments,

@@ -21,6 +21,7 @@ FAMILIES = frozenset(
         "memory",
         "prompts",
         "ratio",
+        "replay",
         "reward",
         "rewards",
         "sampling",
