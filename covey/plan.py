@@ -245,17 +245,22 @@ def make_plan(
         raise ConfigError("The training dataset is a stream of unknown length. Set max_steps.")
     counts = group_size, micro_batch, accumulation, ranks, sampled, iterations
     plan = Plan(*counts, num_prompts, max_steps, epochs, first, replayed)
-    if first is not None and plan.prompts_sharing < 2:
+    check_room(plan)
+    return plan
+
+
+def check_room(plan: Plan) -> None:
+    """Raise where groups that grow have no others to share with, or where old groups would take all places."""
+    if plan.first is not None and plan.prompts_sharing < 2:
         raise ConfigError(
             "group_allocation='grow' has no effect: an optimizer step has one prompt, which shares its completions with no other. Raise "
             "per_device_train_batch_size or gradient_accumulation_steps, or lower num_generations."
         )
-    if replayed >= plan.prompts_per_rollout:
+    if plan.replayed >= plan.prompts_per_rollout:
         raise ConfigError(
-            f"replay_groups is {replayed}, and a round of sampling takes {plan.prompts_per_rollout} prompt(s): old groups would take all places. "
+            f"replay_groups is {plan.replayed}, and a round of sampling takes {plan.prompts_per_rollout} prompt(s): old groups would take all places. "
             f"Set it to {plan.prompts_per_rollout - 1} at most, or raise per_device_train_batch_size or gradient_accumulation_steps."
         )
-    return plan
 
 
 def warn_if_cycled(plan: Plan) -> None:

@@ -62,8 +62,8 @@ class GRPOConfig(
     Names that transformers and TRL retired are taken with advice (`covey.config.retired`), those that nothing needs here with
     a warning (`covey.config.elsewhere`). Those of engines are in `covey.config.engine_settings`, of sampling ahead in
     `covey.config.async_settings`, of groups that grow in `covey.config.allocation_settings`, of the choice of prompts in
-    `covey.config.curriculum_settings`, of tools and environments in `covey.config.tool_settings`, of pictures in
-    `covey.config.vision_settings`.
+    `covey.config.curriculum_settings`, of replay in `covey.config.replay_settings`, of tools and environments in
+    `covey.config.tool_settings`, of pictures in `covey.config.vision_settings`.
 
     Completions are the unit: `per_device_train_batch_size` counts completions per forward pass. `covey.plan.Plan` says
     what a set of numbers means.

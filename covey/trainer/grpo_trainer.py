@@ -83,7 +83,7 @@ from covey.trainer.parts import (
     seen_sizes,
     signal_test,
 )
-from covey.trainer.replay import Replay
+from covey.trainer.replay import make_replay
 from covey.trainer.rollouts import EVALUATION, Rollouts
 from covey.trainer.run_lock import only_run
 from covey.trainer.sampled import Sampled
@@ -204,8 +204,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine = log.engine = make_engine(args, tokenizer, ending, *draws, log.say, eyes)
         curriculum = make_curriculum(args, self.plan, self.prompts.kept, data.train, log.task_column)
         self.scorer, growth = make_scorer(args, rewards, weights, eyes), make_growth(args, weights, self.plan)
-        replay = Replay(args, self.plan) if args.replay_groups else None
-        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth, replay)
+        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth, make_replay(args, self.plan))
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
             args, policy, loss, self.accelerator, log, lambda: self._present_step, eyes

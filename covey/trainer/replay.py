@@ -114,6 +114,11 @@ class Replay:
         self.buffer.keep(number, total - len(replayed.groups), known, own)
 
 
+def make_replay(args: GRPOConfig, plan: Plan) -> Replay | None:
+    """Build what draws groups that are trained on again; None where all are sampled."""
+    return Replay(args, plan) if args.replay_groups else None
+
+
 def _joined(parts: Iterable[Mapping[K, T]]) -> dict[K, T]:
     """Return what all processes know, by key."""
     return {key: value for part in parts for key, value in part.items()}

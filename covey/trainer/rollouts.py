@@ -183,11 +183,20 @@ class Rollouts:
                 with_advantages, metrics = trainer.scorer.add_advantages(groups)
             log.note(metrics)
             scored += with_advantages
-        keeps_whole = trainer.plan.keeps_groups_whole  # then only the record needs those of other processes
         if self.replay is not None:
             self.replay.keep(rollout.number, rollout.replayed, scored)
+        return self._recorded(trainer, rollout.replayed, scored)
+
+    def _recorded(
+        self, trainer: GRPOTrainer, replayed: Replayed, scored: Sequence[ScoredGroup]
+    ) -> list[ScoredGroup]:
+        """Record the groups that were sampled, and return those that are trained on, replayed ones in their places. Collective."""
+        log, keeps_whole = (
+            trainer.run_log,
+            trainer.plan.keeps_groups_whole,
+        )  # whole: only the record needs those of others
         of_ranks = gather_on_main(scored) if keeps_whole else gather(scored)
-        replayed, places = rollout.replayed, range(trainer.plan.prompts_per_rollout)
+        places = range(trainer.plan.prompts_per_rollout)
         fresh = [place for place in places if place not in replayed.groups]
         everything = trainer.prompts.in_order(of_ranks, fresh) if of_ranks else []
         if trainer.is_world_process_zero():

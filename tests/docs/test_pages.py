@@ -83,6 +83,7 @@ RUNS = [
     {"group_allocation": "grow", "advantage_estimator": "rloo"},
     {"async_lag": 1, "max_steps": 4},
     {"curriculum": "biased"},
+    {"replay_groups": 1, "max_steps": 2},
 ]
 
 

@@ -9,9 +9,8 @@ They cannot be made anew: the weights that they were sampled with are gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from covey.errors import CheckpointError
 from covey.runs.record.json_text import plain
@@ -43,20 +42,25 @@ def load_kept(
     if buffer is None or not any(folder.glob("replay*.json")):
         return
     try:
-        state: dict[str, Any] = {"ranks": None}
-        if path.exists():
-            state = json.loads(path.read_text(encoding="utf-8"))
-        if state["ranks"] != ranks or state["rewards"] != list(rewards):
-            raise CheckpointError(
-                f"{folder} holds groups to train on again, of another number of processes than {ranks} or scored by others than "
-                f"{', '.join(rewards)}. Resume with the processes and rewards that the run was started with."
-            )
-        pictures = restored(state["pictures"])
-        for entry in state["rollouts"]:
-            own = {int(p): from_json(ScoredGroup, group, pictures) for p, group in entry["own"].items()}
-            buffer.rollouts.append(KeptRollout(**{**entry, "own": own}))
+        buffer.rollouts[:] = _kept(path, {"ranks": ranks, "rewards": list(rewards)})
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise CheckpointError(
             f"The groups in {path} cannot be read ({type(error).__name__}: {error}): another version wrote them, or they were changed. "
             "Resume from another checkpoint, or with the version that wrote it."
         ) from error
+
+
+def _kept(path: Path, expected: Mapping[str, object]) -> list[KeptRollout]:
+    """Return the rollouts in a file; raise a CheckpointError where processes or rewards are not those that are expected."""
+    state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if {name: state.get(name) for name in expected} != expected:
+        said = " and ".join(f"{name}={value!r}" for name, value in expected.items())
+        raise CheckpointError(
+            f"{path.parent} holds groups to train on again, of other processes or scored by other rewards than {said}. Resume with the "
+            "processes and rewards that the run was started with."
+        )
+    pictures, rollouts = restored(state["pictures"]), []
+    for entry in state["rollouts"]:
+        own = {int(place): from_json(ScoredGroup, group, pictures) for place, group in entry["own"].items()}
+        rollouts.append(KeptRollout(**{**entry, "own": own}))
+    return rollouts
