@@ -49,6 +49,8 @@ class Replayed:
 
     def to_sample(self, rounds: Sequence[Round], places: Sequence[int]) -> list[Round]:
         """Return the rounds of a process without the prompts whose places, among its own, are taken."""
+        if not self.groups:
+            return list(rounds)
         of_rounds = zip(rounds, cut(places, len(rounds)), strict=True)
         return [
             ([p for p, place in zip(own, part, strict=True) if place not in self.groups], fresh)

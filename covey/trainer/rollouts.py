@@ -129,14 +129,15 @@ class Rollouts:
     def _begin_those(self, trainer: GRPOTrainer, numbers: Sequence[int], rows: Sequence[Numbered]) -> float:
         """Begin rollouts with the present weights; return the seconds that those before were waited for."""
         curriculum, draws, plan = self.curriculum, [], trainer.plan
-        # With a lag there is none: the policy is not known yet that such a rollout is trained with.
-        replayed = Replayed() if self.replay is None else self.replay.draw(trainer, numbers[0])
         if curriculum is None:
             prompts = trainer.read_or_save(lambda: trainer.prompts.rollouts(rows, len(numbers)))
         else:
             draws = [curriculum.draw(number, plan.prompts_per_rollout) for number in numbers]
             prompts = trainer.read_or_save(lambda: curriculum.rollouts(trainer, draws))
-        prompts = [replayed.to_sample(rounds, plan.places(trainer.args.process_index)) for rounds in prompts]
+        # After the rows are read: where one cannot be used, the buffer is saved as it was. There is one rollout, as there is no lag.
+        replayed = Replayed() if self.replay is None else self.replay.draw(trainer, numbers[0])
+        own = plan.places(trainer.args.process_index)
+        prompts = [replayed.to_sample(rounds, own) for rounds in prompts]
         log, engine, step = trainer.run_log, trainer.engine, trainer.state.global_step
         is_beside, start = bool(self.lag) and engine.samples_beside_updates, time.perf_counter()
         with log.timed("sample"):
@@ -156,9 +157,8 @@ class Rollouts:
             parts = self._parts(trainer, number, not is_beside and number == numbers[-1])
             rollout = ScoredRollout(number, step, parts, of_rounds, self.queue[-1] if self.queue else None)
             rollout.notes += [draw.metrics for draw in draws if draw.number == number]
+            rollout.notes.append(replayed.metrics)
             rollout.replayed = replayed
-            if self.replay is not None:
-                log.note(replayed.metrics)
             self.queue.append(rollout)
             if self.lag and not is_beside:
                 with log.timed("sample"):
@@ -191,18 +191,16 @@ class Rollouts:
         self, trainer: GRPOTrainer, replayed: Replayed, scored: Sequence[ScoredGroup]
     ) -> list[ScoredGroup]:
         """Record the groups that were sampled, and return those that are trained on, replayed ones in their places. Collective."""
-        log, keeps_whole = (
-            trainer.run_log,
-            trainer.plan.keeps_groups_whole,
-        )  # whole: only the record needs those of others
+        log, plan = trainer.run_log, trainer.plan
+        keeps_whole = plan.keeps_groups_whole  # then only the record needs those of other processes
         of_ranks = gather_on_main(scored) if keeps_whole else gather(scored)
-        places = range(trainer.plan.prompts_per_rollout)
+        places = range(plan.prompts_per_rollout)
         fresh = [place for place in places if place not in replayed.groups]
         everything = trainer.prompts.in_order(of_ranks, fresh) if of_ranks else []
         if trainer.is_world_process_zero():
             log.record_groups(trainer.state.global_step + 1, everything)
         if keeps_whole:
-            return replayed.among(scored, trainer.plan.places(trainer.args.process_index))
+            return replayed.among(scored, plan.places(trainer.args.process_index))
         return replayed.among(everything, places)
 
     def _parts(self, trainer: GRPOTrainer, number: int, sleeps: bool) -> RolloutParts:

@@ -78,15 +78,17 @@ def gradient(scored, correction, reduction="dr_grpo"):
 ANSWERS = list(product(range(len(SAID)), repeat=SIZE))
 
 
-def on_policy(estimator):
+def on_policy(estimator, reduction="dr_grpo"):
     """The mean over the groups of both prompts that the present policy draws."""
     each = [
-        chance(NOW, p, a) * gradient(group(p, a, estimator, "now"), None) for p in (0, 1) for a in ANSWERS
+        chance(NOW, p, a) * gradient(group(p, a, estimator, "now"), None, reduction)
+        for p in (0, 1)
+        for a in ANSWERS
     ]
     return sum(each) / 2
 
 
-def replayed(estimator, correction, share=None):
+def replayed(estimator, correction, share=None, reduction="dr_grpo"):
     """The mean over the rollouts that the older policy draws of what a place gets that a kept group takes."""
     total, known = np.zeros_like(NOW.numpy()), {}
     for outcome in product(ANSWERS, ANSWERS):
@@ -99,7 +101,7 @@ def replayed(estimator, correction, share=None):
             again = weighed(buffer.held([key])[key], 1.0, 0)
             place = key[1], outcome[key[1]]
             if place not in known:
-                known[place] = gradient(again, correction)
+                known[place] = gradient(again, correction, reduction)
             part = buffer.share if share is None else share
             total += (
                 np.prod([chance(THEN, p, a) for p, a in enumerate(outcome)]) * part * known[place] / len(keys)
@@ -107,12 +109,14 @@ def replayed(estimator, correction, share=None):
     return total
 
 
+@pytest.mark.parametrize("reduction", ["grpo", "dr_grpo", "luspo"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_mean_over_what_an_older_policy_draws_is_the_gradient_of_the_present_one(estimator):
-    expected = on_policy(estimator)
-    assert replayed(estimator, EXACT) == pytest.approx(expected, rel=1e-5, abs=1e-8)
-    assert np.abs(replayed(estimator, EXACT, share=1.0) - expected).max() > 0.2 * np.abs(expected).max()
-    assert np.abs(replayed(estimator, None) - expected).max() > 0.2 * np.abs(expected).max()
+def test_the_mean_over_what_an_older_policy_draws_is_the_gradient_of_the_present_one(estimator, reduction):
+    expected = on_policy(estimator, reduction)
+    assert replayed(estimator, EXACT, reduction=reduction) == pytest.approx(expected, rel=1e-5, abs=1e-8)
+    for other in (dict(correction=EXACT, share=1.0), dict(correction=None)):
+        off = replayed(estimator, **other, reduction=reduction) - expected
+        assert np.abs(off).max() > 0.2 * np.abs(expected).max()
 
 
 def test_a_cap_takes_away_what_is_above_it_and_nothing_else():
