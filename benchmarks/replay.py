@@ -80,9 +80,7 @@ class Problem:
         noise = self.generator.gumbel(size=(SIZE, LENGTH, LETTERS))
         tokens = np.argmax(table + noise, -1)
         rewards = (tokens == self.right[prompt]).all(-1).astype(float)
-        return Drawn(
-            prompt, tokens, self.of(table, tokens), (rewards - rewards.mean()) * SIZE / (SIZE - 1)
-        )
+        return Drawn(prompt, tokens, self.of(table, tokens), (rewards - rewards.mean()) * SIZE / (SIZE - 1))
 
     def of(self, table: Floats, tokens: NDArray[np.int64]) -> Floats:
         """Return the log-probability of each completion."""
@@ -113,9 +111,7 @@ def curve(arm: Arm, seed: int, rate: float, steps: int) -> tuple[list[int], list
     for number in range(steps):
         keys = buffer.draw(number, arm.replayed, np.random.default_rng((seed, number)))
         held = buffer.held(keys)
-        gaps = {
-            k: problem.of(problem.logprobs(g.prompt), g.tokens) - g.logprobs for k, g in held.items()
-        }
+        gaps = {k: problem.of(problem.logprobs(g.prompt), g.tokens) - g.logprobs for k, g in held.items()}
         left = [k for k in keys if effective_share(gaps[k]) >= arm.min_ess]
         buffer.drop(set(keys) - set(left))
         count = arm.sampled + arm.replayed - len(left)
@@ -148,7 +144,9 @@ ARMS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.03])
@@ -156,7 +154,9 @@ def main() -> None:
     assert spread_places(4, GROUPS) == [2, 5, 8, 11]
     for rate in options.rates:
         base = [curve(Arm(), seed, rate, options.steps) for seed in range(options.seeds)]
-        print(f"rate {rate:g}: plain goes from {statistics.fmean(r[0] for _, r, _ in base):.3f} to {statistics.fmean(r[-1] for _, r, _ in base):.3f}")
+        print(
+            f"rate {rate:g}: plain goes from {statistics.fmean(r[0] for _, r, _ in base):.3f} to {statistics.fmean(r[-1] for _, r, _ in base):.3f}"
+        )
         for name, arm in ARMS.items():
             own = [curve(arm, seed, rate, 2 * options.steps) for seed in range(options.seeds)]
             ratios = [

@@ -331,7 +331,7 @@ class Recipe:
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):
-            checks.reward_weights(rewards, self.config.reward_weights)
+            checks.reward_weights(self.config, rewards)
             agents = Agents.of(self.config, **self.agents())
             agents.checked_data(self.config, rewards, self.train_dataset, self.eval_dataset)
         _ = self.imported("compute_metrics"), self.imported("loss"), self.callbacks()

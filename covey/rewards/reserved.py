@@ -9,6 +9,7 @@ FAMILIES = frozenset(
         "async",
         "clip_ratio",
         "completions",
+        "constraints",
         "covariance",
         "curriculum",
         "dppo",

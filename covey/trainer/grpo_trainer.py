@@ -191,7 +191,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown, closing)
         self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id, closing)
         self.prompts = make_prompts(args, reader, data.train)
-        eyes, has_signal = self.prompts.reader.eyes, signal_test(args, weights)
+        eyes, has_signal = self.prompts.reader.eyes, signal_test(args, weights, rewards.bounds)
         can_see = partial(check_can_see, rewards, task_column=args.task_column, seen_sizes=seen_sizes(eyes))
         checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending, can_see)
         hooks = {"compute_metrics": compute_metrics, "callbacks": callbacks, "optimizers": optimizers}
@@ -596,6 +596,7 @@ class GRPOTrainer(CheckpointedTrainer):
             queue=self.rollouts.queue,
             next_rollout=self.rollouts.ahead(self).first,
             ranks=self.args.world_size,
+            multipliers=self.rollouts.multipliers,
             pass_rates=None if self.rollouts.curriculum is None else self.rollouts.curriculum.memory,
             replay=None if self.rollouts.replay is None else self.rollouts.replay.buffer,
             eyes="" if (eyes := self.prompts.reader.eyes) is None else eyes.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,13 +97,13 @@ def load_rewards(
     """
     if functions is None and of_environments:
         own = Mixture(*of_environments)
-        return own, checks.reward_weights(own, args.reward_weights)
+        return own, checks.reward_weights(args, own)
     if functions is None:
         raise RewardError(
             "reward_funcs is missing: GRPO learns from rewards. Give a function, a reward model's name, a list of them, or a Mixture."
         )
     rewards = as_mixture(functions, tokenizers, args.device, args.trust_remote_code).extended(of_environments)
-    return rewards, checks.reward_weights(rewards, args.reward_weights)
+    return rewards, checks.reward_weights(args, rewards)
 
 
 def as_mixture(
@@ -491,13 +491,20 @@ def make_growth(args: GRPOConfig, weights: Mapping[str, float], plan: Plan) -> G
     return GroupGrowth(plan, args.process_index, succeeds, joined_starts)
 
 
-def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
-    """Build the test whether a group teaches something, by its task rewards. Raise a ConfigError as `task_rewards` does."""
+def signal_test(
+    args: GRPOConfig, weights: Mapping[str, float], bounded: Container[str] = ()
+) -> Callable[[ScoredGroup], bool]:
+    """Build the test whether a group teaches something, by its task rewards. Raise a ConfigError as `task_rewards` does.
+
+    Args:
+        bounded: rewards with a bound, which are task rewards while their multiplier is above 0.
+    """
     named = task_rewards(args, weights)
     per_reward = args.multi_objective_aggregation == "normalize_then_sum"
 
     def has_signal(scored: ScoredGroup) -> bool:
-        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in scored.scores}
+        present = {n: scored.weights[n] if n in bounded else weights[n] for n in scored.scores}
+        heeded = dict.fromkeys(named, 1.0) if named else present
         return carries_signal(scored, heeded, per_reward)
 
     return has_signal

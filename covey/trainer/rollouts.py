@@ -4,7 +4,7 @@
 
 So when rollout n is due, rollout n + lag begins. An engine whose weights are its own samples beside the update; the native one,
 whose weights are the policy's, samples at once, and only rewards run beside the update. That decides who waits, and nothing else:
-what is computed is the same.
+what is computed is the same. The multipliers of rewards with a bound are those of the moment at which a rollout begins.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from covey.errors import ConfigError
 from covey.metrics import Mean
 from covey.rewards.execution.executors import start_thread
+from covey.score.constraints import Multipliers
 from covey.trainer.data import Ahead
 from covey.trainer.distributed import gather, gather_of_its_own, gather_on_main, raise_together
 from covey.trainer.replay import Replayed
@@ -64,6 +65,8 @@ class Rollouts:
     ) -> None:
         self.has_signal, self.lag, self.curriculum, self.growth = has_signal, lag, curriculum, growth
         self.replay = replay
+        self.multipliers = Multipliers({})
+        """Of rewards with a bound, as those rollouts make them that were trained on."""
         self.queue: list[ScoredRollout] = []
         """Begun and not yet trained on, in order."""
         self._threads: list[threading.Thread] = []
@@ -80,6 +83,7 @@ class Rollouts:
         for thread in self._threads:
             thread.join()
         self.queue, self._threads, self._is_over, self.loaded = [], [], threading.Event(), -1
+        self.multipliers = Multipliers(trainer.scorer.rewards.bounds)
         if self.curriculum is not None:
             self.curriculum.begin()
         if self.replay is not None:
@@ -159,6 +163,7 @@ class Rollouts:
             rollout.notes += [draw.metrics for draw in draws if draw.number == number]
             rollout.notes.append(replayed.metrics)
             rollout.replayed = replayed
+            rollout.notes.append(self.multipliers.metrics())
             self.queue.append(rollout)
             if self.lag and not is_beside:
                 with log.timed("sample"):
@@ -175,6 +180,8 @@ class Rollouts:
         del self.queue[0]
         if self.curriculum is not None:
             self.curriculum.learn(rollout.number, gather(rollout.evidence))
+        if self.multipliers.bounds:
+            rollout.notes.append(self.multipliers.learn(gather(rollout.observed)))
         for metrics in rollout.notes:
             log.note(metrics)
         log.note_engine(rollout.engine_numbers)
@@ -207,6 +214,7 @@ class Rollouts:
         """Return what rollout `number` is made with, as it is now."""
         args, agents = trainer.args, trainer.agents
         sampling = replace(trainer.sampling, step=(TRAINING, number))
+        scorer, weights = trainer.scorer, self.multipliers.weights()
         agents.keep_journal(args, sampling.step if trainer.state.global_step else None, trainer.remark)
         return RolloutParts(
             engine=trainer.engine,
@@ -217,7 +225,7 @@ class Rollouts:
             growth=self.growth,
             complete=trainer.with_logprobs,
             penalties=trainer.kl_penalties if args.kl_in_reward else None,
-            scorer=trainer.scorer,
+            scorer=replace(scorer, weights=weights) if weights else scorer,
             has_signal=self.has_signal,
             refills=args.dynamic_sampling_rounds if args.dynamic_sampling else 0,
             gather=self._gather,

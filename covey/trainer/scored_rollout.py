@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from covey.errors import EngineError
 from covey.metrics import Metrics, merge, timed
+from covey.score.constraints import observed
 from covey.score.dynamic_sampling import Asked, DynamicSampling
 from covey.score.group_growth import GrowingRound
 from covey.score.pass_rates import Evidence
@@ -92,6 +93,8 @@ class ScoredRollout:
     """Metrics, in the order in which they came."""
     evidence: list[Evidence] = field(default_factory=list)
     """What its groups said of their prompts, those that were replaced too."""
+    observed: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """What its groups said of the means of rewards with a bound, those that were replaced too."""
     engine_numbers: Mapping[str, float] = field(default_factory=dict)
     """Those of the engine when this rollout was sampled."""
     replayed: Replayed = field(default_factory=Replayed)
@@ -189,11 +192,13 @@ class ScoredRollout:
         return sampled if sampled.has_logprobs else parts.complete(sampled)
 
     def _note(self, parts: RolloutParts, attempt: Sequence[ScoredGroup]) -> None:
-        """Note the metrics of scored groups."""
+        """Note the metrics of scored groups, and what they say of bounds."""
         groups = [scored.group for scored in attempt]
         given = reward_metrics(attempt, [reward.name for reward in parts.scorer.rewards])
         self.notes.append(merge(given, completion_metrics(groups)))
         self.notes.append(merge(task_metrics(attempt, parts.task_column), token_metrics(groups)))
+        for name, pairs in observed(attempt, parts.scorer.rewards.bounds).items():
+            self.observed.setdefault(name, []).extend(pairs)
 
     def _end_sampling(self, parts: RolloutParts) -> None:
         """Let the weights be changed."""

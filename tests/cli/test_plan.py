@@ -60,6 +60,15 @@ def test_rewards_are_shown_with_weight_tasks_and_gates(recipe, capsys):
     assert "weight 1 → 0; tasks odd; after short" in capsys.readouterr().out
 
 
+def test_a_bound_is_shown_in_place_of_a_weight(recipe, capsys):
+    text = recipe.read_text()
+    recipe.write_text(text.replace("train:", "  - reward: ThinkFormat\n    at_least: 0.95\ntrain:"))
+    found = planned(capsys, recipe)["rewards"]["think_format"]
+    assert (found["at_least"], found["at_most"], found["weight"]) == (0.95, None, 0.0)
+    assert main(["plan", str(recipe)]) == 0
+    assert "mean at least 0.95, by a multiplier of 0 to 10" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

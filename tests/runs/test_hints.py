@@ -90,6 +90,10 @@ def reward_numbers(name: str, **numbers: Any) -> dict[str, Any]:
     return {f"rewards/{name}/{key}": value for key, value in numbers.items()}
 
 
+def bound(**numbers: Any) -> dict[str, Any]:
+    return {f"constraints/accuracy/{key}": value for key, value in numbers.items()}
+
+
 SEARCH = {"search": {"where": "inline"}}
 """A tool as the head of the record has it."""
 
@@ -171,6 +175,7 @@ PROVOKED: dict[str, Case] = {
     "one_reward_dominates": Case(
         statistic={f"rewards/{n}/advantage_share": (0.97 if n == "unit_tests" else 0.01) for n in WEIGHTS}
     ),
+    "a_bound_cannot_be_kept": Case(bound(at_max=late(1.0, 0.0), violation=0.3)),
     "reward_never_applies": Case(statistic=reward_numbers("unit_tests", count=0.0)),
     "reward_fails": Case(
         statistic=reward_numbers("style_model", failed_share=late(0.05, 0.0)) | {"completions": 48}
@@ -274,8 +279,16 @@ NEAR_MISSES: dict[str, list[Case]] = {
     "reward_is_saturated": [
         Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=0.96, constant_share=0.9)),
         Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=1.0, constant_share=0.5)),
+        Case(  # that it stays there is what its bound is for
+            {"constraints/format/multiplier": 0.3},
+            statistic=reward_numbers("format", min=late(1.0, 0.0), max=1.0, mean=late(1.0, 0.5), constant_share=late(1.0, 0.2)),
+        ),
     ],
     "one_reward_dominates": [Case(statistic={f"rewards/{n}/advantage_share": (0.8 if n == "unit_tests" else 0.05) for n in WEIGHTS})],
+    "a_bound_cannot_be_kept": [
+        Case(bound(at_max=lambda s: float(s % 10 > 0), violation=0.3)),  # it comes down now and then
+        Case(bound(at_max=1.0, violation=-0.01)),  # it is kept at last
+    ],
     "reward_never_applies": [Case(statistic=reward_numbers("unit_tests", count=lambda s: float(s == 5)))],
     "reward_fails": [
         Case(statistic=reward_numbers("style_model", failed_share=lambda s: 0.05 * (s == 20))),

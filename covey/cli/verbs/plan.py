@@ -193,8 +193,11 @@ def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
 
 def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
     """Return a reward's weight, or that of `reward_weights`, where it applies and after which gates, in words."""
-    weight = options.weight if fixed_weight is None else fixed_weight
-    if isinstance(weight, Mapping):
+    weight, bound = options.weight if fixed_weight is None else fixed_weight, options.bound
+    if bound is not None:
+        side = "at least" if bound.sign > 0 else "at most"
+        terms = [f"mean {side} {bound.limit:g}, by a multiplier of 0 to {bound.largest:g}"]
+    elif isinstance(weight, Mapping):
         by_task = ", ".join(f"{task} {weight_range(part)}" for task, part in weight.items())
         terms = [f"weight by task: {by_task}"]
     else:
@@ -222,6 +225,8 @@ def reward_values(options: RewardOptions, weight: object) -> dict[str, object]:
         "weight": {task: ends(part) for task, part in weight.items()}
         if isinstance(weight, Mapping)
         else ends(weight),
+        "at_least": options.at_least,
+        "at_most": options.at_most,
         "tasks": sorted(options.tasks or ()),
         "present": options.present,
         "requires": [name for name, _ in options.requires],

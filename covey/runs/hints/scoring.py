@@ -111,7 +111,8 @@ def reward_is_saturated(history: History) -> list[Finding]:
     for name, scores in _score_ranges(history).items():
         mean = history.statistics.mean(f"rewards/{name}/mean", SEVERAL)
         constant = history.statistics.mean(f"rewards/{name}/constant_share", SEVERAL)
-        if mean is None or constant is None or constant < 0.9:
+        has_bound = bool(history.metrics.values(f"constraints/{name}/multiplier", 1).size)
+        if mean is None or constant is None or constant < 0.9 or has_bound:
             continue
         best = scores.high if history.rewards[name] >= 0 else scores.low
         span = scores.high - scores.low
@@ -158,6 +159,34 @@ def one_reward_dominates(history: History) -> list[Finding]:
             subject=name,
         )
     ]
+
+
+KEEPING = (
+    "Look whether groups differ in this reward (rewards/<name>/zero_std_share): where they do not, no multiplier can move it.",
+    "If its mean still moves towards the bound, wait, or raise the learning rate.",
+    "Else the bound asks for more than the policy can do beside the other rewards: loosen it, or raise multiplier_max.",
+)
+
+
+@rule("warning")
+def a_bound_cannot_be_kept(history: History) -> list[Finding]:
+    """Find rewards that miss their bound although their multiplier is as large as it may be."""
+    found = []
+    for name in history.rewards:
+        at_max = history.metrics.mean(f"constraints/{name}/at_max", 2 * SEVERAL)
+        missed = history.metrics.mean(f"constraints/{name}/violation", 2 * SEVERAL)
+        if at_max is None or missed is None or at_max < 1 or missed <= 0:
+            continue
+        found.append(
+            Finding(
+                f"The bound of reward {name!r} is not kept.",
+                f"For {2 * SEVERAL} steps its multiplier has been at multiplier_max, and the mean misses the bound by {number(missed)}.",
+                KEEPING,
+                (f"constraints/{name}/value", f"constraints/{name}/multiplier"),
+                subject=name,
+            )
+        )
+    return found
 
 
 @rule("warning")

@@ -1,7 +1,7 @@
 """Rollouts that were sampled ahead, in a checkpoint: groups, scores and metrics as JSON, whose numbers are exact.
 
     covey/ahead<r>.json     {"ranks": 2, "rollouts": [{"number": 4, "version": 3, "engine": {}, "rounds": [[group, …]], "notes": [{…}],
-                             "evidence": [[row, count, total, low, high]]}],
+                             "evidence": [[row, count, total, low, high]], "observed": {"<reward>": [[value, share]]}}],
                              "pictures": {"<digest>": {…}}}                       as `covey.vision.stored` writes them
 
 They cannot be made anew: the weights that they were sampled with are gone. Columns and extras of rows, which only the record still
@@ -45,7 +45,8 @@ def save_ahead(folder: Path, rank: int, ranks: int, queue: Sequence[ScoredRollou
             notes.append(ledger.state()["pending"])
         rounds = [[as_json(scored, shown) for scored in groups] for groups in rollout.rounds]
         facts = {"number": rollout.number, "version": rollout.version, "engine": dict(rollout.engine_numbers)}
-        rollouts.append({**facts, "rounds": rounds, "notes": notes, "evidence": rollout.evidence})
+        seen = {"evidence": rollout.evidence, "observed": rollout.observed}
+        rollouts.append({**facts, "rounds": rounds, "notes": notes, **seen})
     text = json.dumps(
         {"ranks": ranks, "rollouts": rollouts, "pictures": stored(shown.values())}, default=plain
     )
@@ -85,6 +86,9 @@ def load_ahead(
             ]
             rollout.engine_numbers = dict(entry["engine"])
             rollout.evidence = [Evidence(*own) for own in entry.get("evidence", [])]
+            rollout.observed = {
+                n: [(v, share) for v, share in of] for n, of in entry.get("observed", {}).items()
+            }
             for pending in entry["notes"]:
                 ledger = Ledger()
                 ledger.restore({"last": {}, "sums": [], "pending": pending})

@@ -18,6 +18,7 @@ from accelerate import PartialState
 
 from covey.config import resolving
 from covey.errors import EngineError
+from covey.rewards import reward
 from covey.trainer import failure_watch
 from covey.trainer.distributed import end_processes
 from covey.types import Completion
@@ -27,6 +28,10 @@ from tests.trainer.harness import Recorder, make, rows
 
 def by_ids(completion_ids):
     return [float((sum(ids) + len(ids)) % 5) for ids in completion_ids]
+
+
+def tokens(completion_ids, **_):
+    return [float(len(ids)) for ids in completion_ids]
 
 
 def failing(function, error, rank, call):
@@ -139,7 +144,9 @@ def work(folder: str, out: Path, settings: dict) -> int:
         failure_watch.POLL_SECONDS = failure_watch.GRACE_SECONDS = 0.5
     resume, memory = settings.pop("resume", None), settings.pop("out_of_memory", None)
     delay = settings.pop("elsewhere", None)
-    trainer = make(folder, out / "run", recorder, rows(16), **settings)
+    bound = settings.pop("tokens", None)
+    rewards = recorder if bound is None else [recorder, reward(tokens, **bound)]
+    trainer = make(folder, out / "run", rewards, rows(16), **settings)
     if delay is not None:
         trainer.engine = Elsewhere(trainer.engine, delay, seed=trainer.args.process_index)
     if part == "engine":
