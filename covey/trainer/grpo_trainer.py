@@ -83,6 +83,7 @@ from covey.trainer.parts import (
     seen_sizes,
     signal_test,
 )
+from covey.trainer.replay import make_replay
 from covey.trainer.rollouts import EVALUATION, Rollouts
 from covey.trainer.run_lock import only_run
 from covey.trainer.sampled import Sampled
@@ -205,7 +206,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine = log.engine = make_engine(args, tokenizer, ending, *draws, log.say, eyes)
         curriculum = make_curriculum(args, self.prompts, data.train, log.task_column)
         self.scorer, growth = make_scorer(args, rewards, weights, eyes), make_growth(args, weights, self.plan)
-        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth)
+        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth, make_replay(args, self.plan))
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
             args, policy, loss, self.accelerator, log, lambda: self._present_step, eyes
@@ -599,6 +600,7 @@ class GRPOTrainer(CheckpointedTrainer):
             ranks=self.args.world_size,
             multipliers=self.rollouts.multipliers,
             pass_rates=None if self.rollouts.curriculum is None else self.rollouts.curriculum.memory,
+            replay=None if self.rollouts.replay is None else self.rollouts.replay.buffer,
             eyes="" if (eyes := self.prompts.reader.eyes) is None else eyes.name,
         )
 

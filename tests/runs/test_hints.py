@@ -153,6 +153,7 @@ PROVOKED: dict[str, Case] = {
     "sampler_and_trainer_disagree": Case({"sampling/logp_gap/mean": late(0.2, 1e-4)}),
     "the_trainer_waits_for_samples": Case({"async/wait_sampler": late(4.0, 0.1), "step_time": 10.0}),
     "the_sampler_waits_for_the_trainer": Case({"async/wait_trainer": late(6.0, 0.1), "step_time": 10.0}),
+    "old_groups_are_too_old": Case({"replay/dropped": late(1.0, 0.2), "replay/ess": 0.2}),
     "servers_idle_during_the_update": taking_turns(),
     "weights_are_capped": Case({"sampling/capped_share": late(0.2, 0.0)}),
     "few_tokens_carry_the_step": Case({"sampling/ess": late(0.3, 1.0)}),
@@ -248,6 +249,7 @@ NEAR_MISSES: dict[str, list[Case]] = {
     "sampler_and_trainer_disagree": [
         Case({"sampling/logp_gap/mean": 0.012, "sampling/logp_gap/max": 2.0}),
         Case({"sampling/logp_gap/mean": 0.2, "async/lag": 1.0}),  # samples of an older policy
+        Case({"sampling/logp_gap/mean": 0.2, "replay/share": 0.25}),  # some of them
     ],
     "the_trainer_waits_for_samples": [
         Case({"async/wait_sampler": 2.0, "step_time": 10.0}), Case({"async/wait_sampler": 0.05, "step_time": 0.06}),
@@ -255,6 +257,10 @@ NEAR_MISSES: dict[str, list[Case]] = {
     ],
     "the_sampler_waits_for_the_trainer": [
         Case({"async/wait_trainer": 4.0, "step_time": 10.0}), Case({"async/wait_trainer": 0.05, "step_time": 0.06}),
+    ],
+    "old_groups_are_too_old": [
+        Case({"replay/dropped": 0.6, "replay/ess": 0.4}), Case({"replay/dropped": lambda s: float(s % 3 > 0), "replay/ess": 0.5}),
+        Case({"replay/dropped": 1.0}),
     ],
     "servers_idle_during_the_update": [
         taking_turns(update=1.0), taking_turns(waiting=1.0),
@@ -368,13 +374,17 @@ def test_the_rule_is_silent_where_it_is_close(name):
 
 
 def test_advice_on_uneven_weights_depends_on_the_age_of_samples():
-    for lag, word in ((0.0, "servers"), (2.0, "async_lag")):
+    for ages, word in (
+        ({"async/lag": 0.0}, "servers"),
+        ({"async/lag": 2.0}, "async_lag"),
+        ({"replay/age": 3.0}, "replay_age"),
+    ):
         for name, numbers in (
             ("few_tokens_carry_the_step", {"sampling/ess": 0.3}),
             ("weights_are_capped", {"sampling/capped_share": 0.3}),
         ):
-            (hint,) = [h for h in Case(numbers | {"async/lag": lag}).watch().hints if h.rule == name]
-            assert word in hint.advice[0], (name, lag)
+            (hint,) = [h for h in Case(numbers | ages).watch().hints if h.rule == name]
+            assert word in hint.advice[0], (name, ages)
 
 
 def test_a_slow_server_is_named_and_so_is_the_longest_part_of_a_sync():
