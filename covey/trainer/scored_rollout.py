@@ -21,6 +21,7 @@ from covey.score.group_growth import GrowingRound
 from covey.score.pass_rates import Evidence
 from covey.score.score_metrics import completion_metrics, reward_metrics, task_metrics, token_metrics
 from covey.trainer.distributed import ProcessFailure, has_to_be_told
+from covey.trainer.replay import Replayed
 from covey.trainer.sampled import asked_singly, regrouped
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class RolloutParts:
     state: object
     """The trainer's state that rewards are shown."""
     task_column: str
+    refills_by: str
+    """Column whose value a prompt that takes the place of another one shares with it; empty: none."""
     phases: Mapping[str, str]
     """The metrics that the seconds of "sample" and "score" go to."""
     swaps: bool
@@ -96,6 +99,8 @@ class ScoredRollout:
     """What its groups said of the means of rewards with a bound, those that were replaced too."""
     engine_numbers: Mapping[str, float] = field(default_factory=dict)
     """Those of the engine when this rollout was sampled."""
+    replayed: Replayed = field(default_factory=Replayed)
+    """The groups of earlier rollouts that take places in it."""
     fault: BaseException | None = None
     """Why it could not be made."""
     sampled: threading.Event = field(default_factory=threading.Event)
@@ -169,7 +174,13 @@ class ScoredRollout:
         self, parts: RolloutParts, number: int, own: Sequence[Prompt], fresh: Sequence[Prompt]
     ) -> DynamicSampling:
         """Begin the groups of a round."""
-        kept = DynamicSampling(parts.has_signal, fresh, parts.refills, parts.gather)
+        kept = DynamicSampling(
+            parts.has_signal,
+            fresh,
+            parts.refills,
+            parts.gather,
+            lambda prompt: str(prompt.columns.get(parts.refills_by)),
+        )
         if parts.growth is None:
             return kept
         return GrowingRound(parts.growth, own, len(self.prompts), number, kept)

@@ -129,7 +129,7 @@ def sections(
         steps: train so many steps, to say how long one takes.
         run: folder of a run whose outcome is shown.
     """
-    from covey.cli.planning import memory_rows, outcome_rows, time_rows
+    from covey.cli.planning import measured_rows, memory_rows, outcome_rows, time_rows
 
     rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
     plan = recipe.plan(num_prompts, ranks)
@@ -141,6 +141,8 @@ def sections(
         "Settings": [(name, Figure(str(value), value)) for name, value in blanked(settings).items()],
         "Memory": memory_rows(recipe, plan, loads_data=num_prompts is None),
     }
+    if far := measured_rows(recipe, found["Memory"]):
+        found["A start from what was measured"] = far
     timing = None
     if steps is not None:
         from covey.forecast.step_time import measure

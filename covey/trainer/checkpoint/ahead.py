@@ -43,7 +43,7 @@ def save_ahead(folder: Path, rank: int, ranks: int, queue: Sequence[ScoredRollou
             ledger = Ledger()
             ledger.add(metrics)
             notes.append(ledger.state()["pending"])
-        rounds = [[_as_json(scored, shown) for scored in groups] for groups in rollout.rounds]
+        rounds = [[as_json(scored, shown) for scored in groups] for groups in rollout.rounds]
         facts = {"number": rollout.number, "version": rollout.version, "engine": dict(rollout.engine_numbers)}
         seen = {"evidence": rollout.evidence, "observed": rollout.observed}
         rollouts.append({**facts, "rounds": rounds, "notes": notes, **seen})
@@ -82,7 +82,7 @@ def load_ahead(
         for entry in state["rollouts"]:
             rollout = ScoredRollout(int(entry["number"]), int(entry["version"]))
             rollout.rounds = [
-                [_from_json(ScoredGroup, g, pictures) for g in groups] for groups in entry["rounds"]
+                [from_json(ScoredGroup, g, pictures) for g in groups] for groups in entry["rounds"]
             ]
             rollout.engine_numbers = dict(entry["engine"])
             rollout.evidence = [Evidence(*own) for own in entry.get("evidence", [])]
@@ -114,7 +114,7 @@ def load_ahead(
     return queue
 
 
-def _as_json(value: object, shown: dict[str, Picture]) -> object:
+def as_json(value: object, shown: dict[str, Picture]) -> object:
     """Return a value as JSON holds it; of columns and extras, what a record may hold. Pictures in it are added to `shown`."""
     if isinstance(value, Picture):
         shown[value.digest] = value
@@ -123,13 +123,13 @@ def _as_json(value: object, shown: dict[str, Picture]) -> object:
         own = {f.name: getattr(value, f.name) for f in fields(value)}
         own |= {name: _told(own[name], shown) for name in ("content", "columns") if name in own}
         return {
-            n: blanked(json.loads(json_text(v))) if n in ("columns", "extras") else _as_json(v, shown)
+            n: blanked(json.loads(json_text(v))) if n in ("columns", "extras") else as_json(v, shown)
             for n, v in own.items()
         }
     if isinstance(value, Mapping):
-        return {name: _as_json(part, shown) for name, part in value.items()}
+        return {name: as_json(part, shown) for name, part in value.items()}
     if isinstance(value, tuple) and any(is_dataclass(part) or isinstance(part, tuple) for part in value):
-        return [_as_json(part, shown) for part in value]
+        return [as_json(part, shown) for part in value]
     return value
 
 
@@ -151,7 +151,7 @@ def _seen(value: Any, pictures: Mapping[str, Picture]) -> Any:
     return [_seen(part, pictures) for part in value] if isinstance(value, list) else value
 
 
-def _from_json(kind: Any, value: Any, pictures: Mapping[str, Picture]) -> Any:
+def from_json(kind: Any, value: Any, pictures: Mapping[str, Picture]) -> Any:
     """Return what JSON holds as the kind of an annotation: tuples, mappings and dataclasses of them; anything else as it is. A picture's digest stands for it."""
     parts = [part for part in get_args(kind) if part is not type(None)]
     if get_origin(kind) in (Union, types.UnionType) and len(parts) == 1:
@@ -163,11 +163,11 @@ def _from_json(kind: Any, value: Any, pictures: Mapping[str, Picture]) -> Any:
     if hasattr(kind, "__dataclass_fields__"):
         hints = _hints(kind)
         free = {name: _seen(value[name], pictures) for name in ("content", "columns") if name in value}
-        own = {n: _from_json(hints[n], part, pictures) for n, part in value.items() if n not in free}
+        own = {n: from_json(hints[n], part, pictures) for n, part in value.items() if n not in free}
         return kind(**own, **free)
     if get_origin(kind) is tuple:
         is_deep = is_dataclass(parts[0]) or get_origin(parts[0]) is tuple
-        return tuple(_from_json(parts[0], part, pictures) for part in value) if is_deep else tuple(value)
+        return tuple(from_json(parts[0], part, pictures) for part in value) if is_deep else tuple(value)
     if get_origin(kind) is Mapping:
-        return {name: _from_json(parts[1], part, pictures) for name, part in value.items()}
+        return {name: from_json(parts[1], part, pictures) for name, part in value.items()}
     return value

@@ -185,7 +185,7 @@ def test_as_a_user_without_privileges(world, tmp_path):
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
     assert ran.stdout.count("DONE") == 2 and "OUT" not in ran.stdout, ran.stdout + ran.stderr

@@ -56,7 +56,7 @@ def test_a_dying_fork_server_costs_no_honest_sample(kind, role):
 
 @pytest.mark.parametrize("where", ["process", "sandbox"])
 def test_a_reward_outlives_its_fork_server(where):
-    @reward(where=where)
+    @reward(where=where, timeout=PATIENCE)
     def lengths(completions, **_):
         return [float(len(text)) for text in completions]
 
