@@ -583,10 +583,9 @@ class GRPOTrainer(CheckpointedTrainer):
 
     def run_state(self) -> RunState:
         """Return what changes while a run goes on, beside model, optimizer and scheduler."""
-        position = self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout
         return RunState(
             rollout=self.rollout,
-            position=position,
+            position=self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout,
             ledgers={"log": self.run_log.log, "step": self.run_log.step, "run": self.run_log.run},
             bonus=self.updater.bonus,
             nonfinite=self.nonfinite,

@@ -195,13 +195,11 @@ def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
 
 def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
     """Return a reward's weight, or that of `reward_weights`, where it applies and after which gates, in words."""
-    weight, bound = options.weight if fixed_weight is None else fixed_weight, options.bound
-    if bound is not None:
-        side = "at least" if bound.sign > 0 else "at most"
-        terms = [f"mean {side} {bound.limit:g}, by a multiplier of 0 to {bound.largest:g}"]
+    weight = options.weight if fixed_weight is None else fixed_weight
+    if options.bound is not None:
+        terms = [f"mean {options.bound}, by a multiplier of 0 to {options.multiplier_max:g}"]
     elif isinstance(weight, Mapping):
-        by_task = ", ".join(f"{task} {weight_range(part)}" for task, part in weight.items())
-        terms = [f"weight by task: {by_task}"]
+        terms = [f"weight by task: {', '.join(f'{t} {weight_range(part)}' for t, part in weight.items())}"]
     else:
         terms = [f"weight {weight_range(weight)}"]
     if options.tasks:
