@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -123,10 +123,10 @@ class ShardedPrompts:
                 found[round_of[place]].append(i)
         return found
 
-    def in_order(self, of_ranks: Sequence[Sequence[ScoredGroup]]) -> list[ScoredGroup]:
-        """Return the groups of all processes in the order of the rollout."""
+    def in_order(self, of_ranks: Sequence[Sequence[ScoredGroup]], places: Iterable[int]) -> list[ScoredGroup]:
+        """Return the groups that all processes sampled, in the order of the rollout, in which they have these places."""
         groups = [iter(part) for part in of_ranks]
-        return [next(groups[self.plan.owner(i)]) for i in range(self.plan.prompts_per_rollout)]
+        return [next(groups[self.plan.owner(i)]) for i in places]
 
     def micro_batch_rows(self) -> list[range]:
         """Return, for each micro-batch of this process, the numbers of its samples among those that are held here."""

@@ -83,6 +83,7 @@ from covey.trainer.parts import (
     seen_sizes,
     signal_test,
 )
+from covey.trainer.replay import make_replay
 from covey.trainer.rollouts import EVALUATION, Rollouts
 from covey.trainer.run_lock import only_run
 from covey.trainer.sampled import Sampled
@@ -205,7 +206,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.engine = log.engine = make_engine(args, tokenizer, ending, *draws, log.say, eyes)
         curriculum = make_curriculum(args, self.prompts, data.train, log.task_column)
         self.scorer, growth = make_scorer(args, rewards, weights, eyes), make_growth(args, weights, self.plan)
-        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth)
+        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth, make_replay(args, self.plan))
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
             args, policy, loss, self.accelerator, log, lambda: self._present_step, eyes
@@ -582,10 +583,9 @@ class GRPOTrainer(CheckpointedTrainer):
 
     def run_state(self) -> RunState:
         """Return what changes while a run goes on, beside model, optimizer and scheduler."""
-        position = self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout
         return RunState(
             rollout=self.rollout,
-            position=position,
+            position=self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout,
             ledgers={"log": self.run_log.log, "step": self.run_log.step, "run": self.run_log.run},
             bonus=self.updater.bonus,
             nonfinite=self.nonfinite,
@@ -599,6 +599,7 @@ class GRPOTrainer(CheckpointedTrainer):
             ranks=self.args.world_size,
             multipliers=self.rollouts.multipliers,
             pass_rates=None if self.rollouts.curriculum is None else self.rollouts.curriculum.memory,
+            replay=None if self.rollouts.replay is None else self.rollouts.replay.buffer,
             eyes="" if (eyes := self.prompts.reader.eyes) is None else eyes.name,
         )
 

@@ -249,6 +249,7 @@ def training_plan(
         max_steps=args.max_steps if has_data else max(args.max_steps, 1),
         epochs=args.num_train_epochs,
         first=growing_first(args),
+        replayed=args.replay_groups,
     )
 
 

@@ -25,7 +25,7 @@ from covey.update.samples import Sample
 
 @dataclass(frozen=True)
 class TaskSay:
-    """The part of a task in a rollout."""
+    """Hold what a task has in a rollout."""
 
     rows: int
     """Completions."""

@@ -199,6 +199,22 @@ class Updater:
         left = iter(known)
         return [replace(g, completions=tuple(next(left) for _ in g.completions)) for g in groups]
 
+    def sequence_gaps(
+        self, model: nn.Module, groups: Sequence[Group], size: int, device: torch.device
+    ) -> list[list[float]]:
+        """Compute how much likelier each completion is under the present policy than it was to its sampler: Σ_t (o - b), in nats.
+
+        `size` completions at a time. Collective where passes are joint.
+        """
+        samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
+        batches = _unweighted(samples, size, device)
+        gaps: list[float] = []
+        for batch, (logprobs, _) in zip(batches, self.logprobs(model, batches), strict=True):
+            terms = loss_terms(batch, logprobs)
+            gaps += terms.row_sums((terms.old_logprobs - terms.sampler_logprobs).double()).tolist()
+        left = iter(gaps)
+        return [[next(left) for _ in g.completions] for g in groups]
+
     def logprobs(self, model: nn.Module, batches: Sequence[MicroBatch]) -> list[tuple[Tensor, Tensor]]:
         """Return log-probabilities and entropies, shape (tokens,), of micro-batches, without gradient; in parts where memory is short.
 

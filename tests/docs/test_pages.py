@@ -84,6 +84,7 @@ RUNS = [
     {"group_allocation": "grow", "advantage_estimator": "rloo"},
     {"async_lag": 1, "max_steps": 4},
     {"curriculum": "biased", "task_weights": "equal", "task_shares": {"sums": 2, "words": 1}},
+    {"replay_groups": 1, "max_steps": 2},
     {"at_least": 0.5},
 ]
 
