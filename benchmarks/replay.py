@@ -19,7 +19,7 @@ import numpy as np
 from learning_numbers import t_interval
 from numpy.typing import NDArray
 
-from covey.score.replay import ReplayBuffer, effective_share, spread_places
+from covey.score.replay_buffer import ReplayBuffer, effective_share, spread_places
 
 Floats = NDArray[np.float64]
 PROMPTS, FEATURES, LENGTH, LETTERS = 200, 12, 3, 6

@@ -1,4 +1,4 @@
-"""Settings of replay: groups of earlier rollouts that are trained on again, in place of fresh ones; see `covey.score.replay`."""
+"""Settings of replay: groups of earlier rollouts that are trained on again, in place of fresh ones; see `covey.score.replay_buffer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs have learnt with: ours and published ones, by kind of training and number of weights. Values and comparisons, no torch.
+"""Settings that runs have learned with: ours and published ones, by kind of training and number of weights. Values and comparisons, no torch.
 
 Nothing here changes a setting: `covey plan` shows what is far from all that was measured, hints quote it where a run shows the symptoms.
 Clip bounds hang on what the ratio is of, not on the size of the model.
@@ -23,7 +23,7 @@ COMPARED = ("learning_rate", "num_generations", "max_completion_length")
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A run that has learnt: its settings, what came of it, and where that stands."""
+    """A run that has learned: its settings, what came of it, and where that stands."""
 
     model: str
     kind: Kind
@@ -48,7 +48,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class ClipBounds:
     """Clip bounds of a paper: `epsilon` below, `epsilon_high` above."""
 
     low: float
@@ -96,9 +96,9 @@ STUDIES = (
 )  # fmt: skip
 """From small to large; docs/hyperparameters.md shows them as a table."""
 
-SEQUENCE = Clip(3e-4, 4e-4, "arXiv:2507.18071")
+SEQUENCE = ClipBounds(3e-4, 4e-4, "arXiv:2507.18071")
 CLIPS = {
-    "token": Clip(0.2, 0.28, "arXiv:2503.14476"),
+    "token": ClipBounds(0.2, 0.28, "arXiv:2503.14476"),
     "sequence": SEQUENCE,
     "sequence_token": SEQUENCE,
 }
@@ -122,7 +122,7 @@ class Distance:
 
     @property
     def times(self) -> float:
-        """How many times the most, or which part of the least; 1 in between."""
+        """Return how many times the most it is, or which part of the least; 1 in between."""
         return max(1.0, self.value / self.high) * min(1.0, self.value / self.low)
 
     @property

@@ -1,7 +1,7 @@
 """Replay: groups of earlier rollouts take places in a rollout, which samples as many fewer.
 
     draw      before a rollout is sampled: groups of the buffer, alike; a pass of the policy, as it is now, measures how far it has
-              moved from each (`covey.score.replay.effective_share`); the others get places
+              moved from each (`covey.score.replay_buffer.effective_share`); the others get places
     keep      when it is trained on: its own groups whose completions disagree
 
 What is drawn depends on seed and rollout alone, and on what the rollouts before have kept; every process draws the same. A group lies on
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from covey.metrics import Mean, Metrics
 from covey.plan import cut
 from covey.sample.unequal_draw import generator_of
-from covey.score.replay import (
+from covey.score.replay_buffer import (
     ReplayBuffer,
     effective_share,
     is_informative,

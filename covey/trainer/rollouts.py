@@ -190,9 +190,10 @@ class Rollouts:
                 with_advantages, metrics = trainer.scorer.add_advantages(groups)
             log.note(metrics)
             scored += with_advantages
+        replayed = rollout.replayed or Replayed()
         if self.replay is not None:
-            self.replay.keep(rollout.number, rollout.replayed, scored)
-        return self._recorded(trainer, rollout.replayed, scored)
+            self.replay.keep(rollout.number, replayed, scored)
+        return self._recorded(trainer, replayed, scored)
 
     def _recorded(
         self, trainer: GRPOTrainer, replayed: Replayed, scored: Sequence[ScoredGroup]

@@ -21,7 +21,6 @@ from covey.score.group_growth import GrowingRound
 from covey.score.pass_rates import Evidence
 from covey.score.score_metrics import completion_metrics, reward_metrics, task_metrics, token_metrics
 from covey.trainer.distributed import ProcessFailure, has_to_be_told
-from covey.trainer.replay import Replayed
 from covey.trainer.sampled import asked_singly, regrouped
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from covey.score.group_growth import GroupGrowth
     from covey.score.scorer import Scorer
     from covey.trainer.data import Round
+    from covey.trainer.replay import Replayed
     from covey.trainer.sampled import Sampled, SampleFunction
     from covey.types import Gather, Group, Prompt, ScoredGroup
 
@@ -99,8 +99,8 @@ class ScoredRollout:
     """What its groups said of the means of rewards with a bound, those that were replaced too."""
     engine_numbers: Mapping[str, float] = field(default_factory=dict)
     """Those of the engine when this rollout was sampled."""
-    replayed: Replayed = field(default_factory=Replayed)
-    """The groups of earlier rollouts that take places in it."""
+    replayed: Replayed | None = None
+    """The groups of earlier rollouts that take places in it; None: none do."""
     fault: BaseException | None = None
     """Why it could not be made."""
     sampled: threading.Event = field(default_factory=threading.Event)

@@ -25,7 +25,7 @@ from covey.update.samples import Sample
 
 @dataclass(frozen=True)
 class TaskSay:
-    """What a task has in a rollout."""
+    """Hold what a task has in a rollout."""
 
     rows: int
     """Completions."""

@@ -13,7 +13,7 @@ import torch
 
 from covey.score.advantages import group_advantages
 from covey.score.baselines import rloo_advantages
-from covey.score.replay import ReplayBuffer, is_informative, weighed
+from covey.score.replay_buffer import ReplayBuffer, is_informative, weighed
 from covey.types import Completion, Group, Prompt, ScoredGroup
 from covey.update.losses import Clip, Clipped
 from covey.update.micro_batch import build_micro_batches

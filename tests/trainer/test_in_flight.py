@@ -32,8 +32,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def is_stuck(monkeypatch):
-    """Whether the trainer waits for the rollout that is being sampled: until it has that it sends no weights."""
-    due, begin, waited = Rollouts.due, Rollouts._begin_those, []
+    """Whether the trainer waits for what is being drawn, a proof or a rollout: until it has that it sends no weights."""
+    due, begin, waited = Rollouts.due, Rollouts._begin_those, [None]
 
     def begins(self, *given):
         seconds = begin(self, *given)
@@ -49,7 +49,7 @@ def is_stuck(monkeypatch):
 
     monkeypatch.setattr(Rollouts, "_begin_those", begins)
     monkeypatch.setattr(Rollouts, "due", is_due)
-    return lambda: any(not rollout.sampled.is_set() for rollout in [*waited])
+    return lambda: any(rollout is None or not rollout.sampled.is_set() for rollout in [*waited])
 
 
 @contextmanager

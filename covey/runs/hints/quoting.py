@@ -1,4 +1,4 @@
-"""Which hints quote what was measured, and beyond which distance: a symptom and a setting that explains it."""
+"""Hints that quote what was measured, and beyond which distance: a symptom and a setting that explains it."""
 
 from __future__ import annotations
 

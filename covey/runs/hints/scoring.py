@@ -48,7 +48,7 @@ def all_groups_agree(groups: Sequence[ScoredGroup]) -> str | None:
 
 @rule("problem", all_groups_agree)
 def no_group_has_spread(history: History) -> list[Finding]:
-    """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
+    """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learned."""
     share = history.metrics.mean("frac_reward_zero_std", SEVERAL)
     mean = history.metrics.mean("reward", SEVERAL)
     if share is None or share < 0.9:
@@ -126,7 +126,7 @@ def reward_is_saturated(history: History) -> list[Finding]:
                 f"Its mean over the last {SEVERAL} steps is {number(mean)}, its best is {number(best)}, and in "
                 f"{percent(constant)} of the groups it is the same for all.",
                 (
-                    "It has done its work: what is learnt now comes from the other rewards.",
+                    "It has done its work: what is learned now comes from the other rewards.",
                     "If it should go on teaching, make it finer or take harder prompts.",
                 ),
                 (f"rewards/{name}/mean",),

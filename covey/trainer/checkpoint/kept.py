@@ -1,4 +1,4 @@
-"""Groups that may be trained on again, in a checkpoint: as JSON, like rollouts that were sampled ahead (`covey.trainer.checkpoint.ahead`).
+"""Groups that may be trained on again, in a checkpoint: as JSON (`covey.trainer.checkpoint.group_json`).
 
     covey/replay<r>.json    {"ranks": 2, "rewards": ["…"], "rollouts": [{"number": 4, "seen": 8, "informative": 5, "places": [0, 3],
                              "own": {"3": group}}], "pictures": {}}
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from covey.errors import CheckpointError
 from covey.runs.record.json_text import plain
-from covey.score.replay import KeptRollout, ReplayBuffer
-from covey.trainer.checkpoint.ahead import as_json, from_json
+from covey.score.replay_buffer import KeptRollout, ReplayBuffer
+from covey.trainer.checkpoint.group_json import as_json, from_json
 from covey.types import Picture, ScoredGroup
 from covey.vision.stored import restored, stored
 

@@ -35,7 +35,7 @@ from covey.sample.chat import Clock
 from covey.sample.given_data import is_map_style
 from covey.score.constraints import Multipliers
 from covey.score.pass_rates import PassRates
-from covey.score.replay import ReplayBuffer
+from covey.score.replay_buffer import ReplayBuffer
 from covey.trainer.checkpoint.ahead import load_ahead, save_ahead
 from covey.trainer.checkpoint.kept import load_kept, save_kept
 from covey.trainer.nonfinite import NonfiniteGuard

@@ -446,9 +446,9 @@ class FakeVllm:
         self.computes.release()
         self.is_halfway.set()
         try:
-            limit = self.faults["halves"]
-            end = time.monotonic() + (300 if callable(limit) else limit)
-            while self.base is began and time.monotonic() < end and not (callable(limit) and limit()):
+            given = self.faults["halves"]
+            end = time.monotonic() + (300 if callable(given) else given)
+            while self.base is began and time.monotonic() < end and not (callable(given) and given()):
                 time.sleep(0.01)
             with self.state:
                 self.state.wait_for(lambda: not self.is_paused or self.is_closed)

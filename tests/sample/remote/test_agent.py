@@ -94,7 +94,7 @@ def serve(folder):
         assert not thread.is_alive() and not agent.uploads.folder.exists()
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "not within the time"

@@ -84,7 +84,7 @@ def is_gone(pid):
         return True
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "not within the time"

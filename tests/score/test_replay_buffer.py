@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from covey.score.replay import ReplayBuffer, effective_share, is_informative, spread_places, weighed
+from covey.score.replay_buffer import ReplayBuffer, effective_share, is_informative, spread_places, weighed
 from covey.types import Completion, Group, Prompt, ScoredGroup
 
 
