@@ -216,10 +216,7 @@ class Standstill:
         self.lock = threading.Lock()
 
     def look(self, where: str, began: float, progress: Progress) -> None:
-        """Raise ServerLost where, as it was last seen, no token had come since a request began, or for `timeout` seconds.
-
-        The clock alone blames nobody: this process may have stood still itself, as a job does that is suspended.
-        """
+        """Raise ServerLost where no token had come for `timeout` seconds when it was last seen: a job may have been suspended since."""
         if self.lock.acquire(blocking=False):
             try:
                 if time.monotonic() - self.looked >= self.interval:
