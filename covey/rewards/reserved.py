@@ -22,6 +22,7 @@ FAMILIES = frozenset(
         "memory",
         "prompts",
         "ratio",
+        "replay",
         "reward",
         "rewards",
         "sampling",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from covey.score.group_growth import GroupGrowth
     from covey.score.scorer import Scorer
     from covey.trainer.data import Round
+    from covey.trainer.replay import Replayed
     from covey.trainer.sampled import Sampled, SampleFunction
     from covey.types import Gather, Group, Prompt, ScoredGroup
 
@@ -59,6 +60,8 @@ class RolloutParts:
     state: object
     """The trainer's state that rewards are shown."""
     task_column: str
+    refills_by: str
+    """Column whose value a prompt that takes the place of another one shares with it; empty: none."""
     phases: Mapping[str, str]
     """The metrics that the seconds of "sample" and "score" go to."""
     swaps: bool
@@ -96,6 +99,8 @@ class ScoredRollout:
     """What its groups said of the means of rewards with a bound, those that were replaced too."""
     engine_numbers: Mapping[str, float] = field(default_factory=dict)
     """Those of the engine when this rollout was sampled."""
+    replayed: Replayed | None = None
+    """The groups of earlier rollouts that take places in it; None: none do."""
     fault: BaseException | None = None
     """Why it could not be made."""
     sampled: threading.Event = field(default_factory=threading.Event)
@@ -169,7 +174,13 @@ class ScoredRollout:
         self, parts: RolloutParts, number: int, own: Sequence[Prompt], fresh: Sequence[Prompt]
     ) -> DynamicSampling:
         """Begin the groups of a round."""
-        kept = DynamicSampling(parts.has_signal, fresh, parts.refills, parts.gather)
+        kept = DynamicSampling(
+            parts.has_signal,
+            fresh,
+            parts.refills,
+            parts.gather,
+            lambda prompt: str(prompt.columns.get(parts.refills_by)),
+        )
         if parts.growth is None:
             return kept
         return GrowingRound(parts.growth, own, len(self.prompts), number, kept)

@@ -5,6 +5,7 @@
                                 many steps in a row were not finite, the moment that chat templates take for the present
     covey/rewards<r>.pt         what rewards remember: their state_dict, the mixture's cache and breaker
     covey/ahead<r>.json         rollouts that were sampled ahead; see `covey.trainer.checkpoint.ahead`
+    covey/replay<r>.json        groups that may be trained on again; see `covey.trainer.checkpoint.kept`
     covey/curriculum.json       what is known of each prompt, where a curriculum draws them
     covey/constraints.json      the multipliers of rewards with a bound
     covey/reference.pt          the reference, where it moves; reference<r>.pt where it is sharded
@@ -34,7 +35,9 @@ from covey.sample.chat import Clock
 from covey.sample.given_data import is_map_style
 from covey.score.constraints import Multipliers
 from covey.score.pass_rates import PassRates
+from covey.score.replay_buffer import ReplayBuffer
 from covey.trainer.checkpoint.ahead import load_ahead, save_ahead
+from covey.trainer.checkpoint.kept import load_kept, save_kept
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.scored_rollout import ScoredRollout
 from covey.update.entropy import EntropyBonus
@@ -76,6 +79,12 @@ class RunState:
     """What makes pixels of pictures, by name; empty: the policy is shown none."""
     pass_rates: PassRates | None = None
     """What is known of each prompt, the same in every process; None without a curriculum."""
+    replay: ReplayBuffer | None = None
+    """Groups that may be trained on again; None without replay."""
+
+    @property
+    def reward_names(self) -> list[str]:
+        return [reward.name for reward in self.rewards]
 
 
 def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
@@ -84,6 +93,8 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     state.rollout.save(folder / f"rank{rank}")
     save_ahead(folder, rank, state.ranks, state.queue)
+    if state.replay is not None:
+        save_kept(folder, rank, state.ranks, state.replay, state.reward_names)
     run = {
         "ledgers": {name: ledger.state() for name, ledger in state.ledgers.items()},
         "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
@@ -117,9 +128,8 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, 
     )  # none is left by another number of processes
     check_settings(run, state, any((folder / f"{name}{rank}.json").exists() for name in ("rank", "ahead")))
     state.rollout.load(folder / f"rank{rank}", state.position)
-    state.queue[:] = load_ahead(
-        folder, rank, state.ranks, state.next_rollout, [reward.name for reward in state.rewards]
-    )
+    state.queue[:] = load_ahead(folder, rank, state.ranks, state.next_rollout, state.reward_names)
+    load_kept(folder, rank, state.ranks, state.replay, state.reward_names)
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):
             ledger.restore(run["ledgers"][name])
