@@ -8,9 +8,8 @@ import pytest
 TESTS = Path(__file__).parents[1]
 CLOCKS = {"monotonic", "perf_counter", "time"}
 MINUTE = 60
-TIMED = {
-    "test_browser.py",  # a page's frames, where there is a browser
-}
+TIMED = {"test_browser.py"}
+"""A page's frames, where there is a browser."""
 
 
 def reads_clock(node: ast.AST, known: set[str]) -> bool:

@@ -52,12 +52,14 @@ def test_no_more_run_at_once_than_was_said():
         most.append(len(running))
         async with asyncio.timeout(PATIENCE):
             await pairs.wait()
+        await asyncio.sleep(0.01)  # a third one would come in
         running.pop()
 
     def counted_too():
         running.append(1)
         most.append(len(running))
         barrier.wait()
+        time.sleep(0.01)
         running.pop()
 
     for f in (named("f", counted), tool(where="thread")(named("f", counted_too))):
