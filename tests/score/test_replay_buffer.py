@@ -36,7 +36,7 @@ def test_the_effective_sample_size_by_hand(weights, share):
 
 
 def test_a_group_teaches_where_any_completion_or_turn_has_an_advantage():
-    assert is_informative(scored([1.0, -1.0]))
+    assert is_informative(scored([1.0, -1.0])) and is_informative(scored([0.0, 1.0, -1.0]))
     assert not is_informative(scored([0.0, 0.0]))
     assert is_informative(scored([0.0, 0.0], turns=((0.0, 0.5), (0.0, -0.5))))
 
