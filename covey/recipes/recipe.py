@@ -213,6 +213,7 @@ class Recipe:
         """
         from covey.trainer import parts
         from covey.trainer.data import kept_rows
+        from covey.trainer.task_budgets import make_quota
 
         args = self.config
         with self.located():
@@ -220,7 +221,9 @@ class Recipe:
                 return parts.training_plan(args, range(num_prompts), True, ranks)
             limits = parts.prompt_reader(args, None)
             rows = kept_rows(self.train_dataset, self.reader()[0] if limits.may_drop else limits)
-            return parts.training_plan(args, rows, self.train_dataset is not None, ranks)
+            quota = make_quota(args, rows, self.train_dataset)
+            kept = rows if quota is None else quota.kept
+            return parts.training_plan(args, kept, self.train_dataset is not None, ranks)
 
     def reader(self) -> tuple[PromptReader, PreTrainedModel | None]:
         """Build what reads its prompts as in training, with their pictures where the policy sees; no weights are loaded.

@@ -33,6 +33,9 @@ class Bound:
     largest: float
     """The multiplier is in [0, largest]."""
 
+    def __str__(self) -> str:
+        return f"{'at least' if self.sign > 0 else 'at most'} {self.limit:g}"
+
 
 def bound_of(options: RewardOptions) -> Bound | None:
     """Return the bound that the options of a reward name; None: none."""

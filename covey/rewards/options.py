@@ -99,14 +99,13 @@ class RewardOptions:
             given["requires"] = _gates(name, given["requires"])
         options = cls(**given)
         options._check(name)
-        check_bound(f"Reward {name!r}", options)
         return options if options.bound is None else replace(options, weight=0.0)
 
     def _check(self, name: str) -> None:
         who = f"Reward {name!r}"
+        check_bound(who, self)
         for option, choices in (("where", get_args(Where)), ("scope", get_args(Scope))):
-            value = getattr(self, option)
-            if value not in choices:
+            if (value := getattr(self, option)) not in choices:
                 raise RewardError(f"{who}: {option}={value!r}; {option} is one of {', '.join(choices)}.")
         if not (self.on_error in ("raise", "missing", "zero") or is_finite(self.on_error)):
             raise RewardError(

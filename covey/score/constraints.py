@@ -33,7 +33,7 @@ Observed = Mapping[str, Sequence[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Multiplier:
-    """What a reward with a bound weighs, and the sum of violations behind it."""
+    """Hold what a reward with a bound weighs, and the sum of violations behind it."""
 
     ascent: float = 0.0
     value: float = 0.0

@@ -88,6 +88,7 @@ from covey.trainer.rollouts import EVALUATION, Rollouts
 from covey.trainer.run_lock import only_run
 from covey.trainer.sampled import Sampled
 from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
+from covey.trainer.task_budgets import check_tasks
 from covey.types import Group, ScoredGroup
 from covey.update import padded_formulas
 from covey.update.micro_batch import MicroBatch
@@ -103,7 +104,7 @@ T = TypeVar("T")
 
 OF_A_ROUND = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
-    "num_generations", "group_allocation", "group_allocation_first", "num_iterations", "max_completion_length", "temperature", "seed", "learning_rate",
+    "num_generations", "group_allocation", "group_allocation_first", "task_shares", "num_iterations", "max_completion_length", "temperature", "seed", "learning_rate",
 )  # fmt: skip
 """Settings that a checkpoint keeps: those of a round of sampling, and the learning rate, which the schedule starts from."""
 
@@ -200,9 +201,10 @@ class GRPOTrainer(CheckpointedTrainer):
         self.model_accepts_loss_kwargs = True  # no division by the accumulation, in any release
         name, tasks, facts = source.name, rewards.tasks, self.agents.facts
         log = self.run_log = make_run_log(args, self.plan, weights, policy, name, data.train, tasks, facts)
+        check_tasks(args, data.train, data.firsts.get("train_dataset"), log.tasks)
         draws = self.accelerator.autocast, policy, self.sampling
         self.engine = log.engine = make_engine(args, tokenizer, ending, *draws, log.say, eyes)
-        curriculum = make_curriculum(args, self.plan, self.prompts.kept, data.train, log.task_column)
+        curriculum = make_curriculum(args, self.prompts, data.train, log.task_column)
         self.scorer, growth = make_scorer(args, rewards, weights, eyes), make_growth(args, weights, self.plan)
         self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth, make_replay(args, self.plan))
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
@@ -581,10 +583,9 @@ class GRPOTrainer(CheckpointedTrainer):
 
     def run_state(self) -> RunState:
         """Return what changes while a run goes on, beside model, optimizer and scheduler."""
-        position = self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout
         return RunState(
             rollout=self.rollout,
-            position=position,
+            position=self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout,
             ledgers={"log": self.run_log.log, "step": self.run_log.step, "run": self.run_log.run},
             bonus=self.updater.bonus,
             nonfinite=self.nonfinite,

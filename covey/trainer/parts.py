@@ -48,6 +48,7 @@ from covey.trainer.data import ShardedPrompts, kept_rows
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
 from covey.trainer.sampled import joined_starts
+from covey.trainer.task_budgets import make_quota, warn_of_small_tasks
 from covey.types import Prompt, Scale, ScoredGroup
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.forward import Forward
@@ -57,6 +58,7 @@ from covey.update.oom_retry import OomRetry, TokenBudget
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.sampler_correction import SamplerCorrection
+from covey.update.task_weights import Tasks
 from covey.update.terms import Loss
 from covey.update.token_selection import TokenSelection
 from covey.update.updater import KlPenalty, Updater
@@ -279,10 +281,13 @@ def make_prompts(args: GRPOConfig, reader: PromptReader, dataset: object) -> Sha
     It warns where prompts are repeated within a round.
     """
     kept = kept_rows(dataset, reader)
+    quota = make_quota(args, kept, dataset)
+    kept = kept if quota is None else quota.kept
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
+    warn_of_small_tasks(quota, plan.prompts_per_rollout)
     args.gradient_accumulation_steps = plan.accumulation
-    return ShardedPrompts(plan, reader, kept, args.process_index)
+    return ShardedPrompts(plan, reader, kept, args.process_index, quota)
 
 
 def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
@@ -572,8 +577,8 @@ def make_run_log(
             "tools": tools,
         }
     log = RunLog(args, weights, plan, facts, gather)
-    log.task_column, there = checks.known_tasks(dataset, args.task_column, tasks)
-    log.note({**task_metrics((), log.task_column, there), "num_tokens": Total(0)})
+    log.task_column, log.tasks = checks.known_tasks(dataset, args.task_column, tasks)
+    log.note({**task_metrics((), log.task_column, log.tasks), "num_tokens": Total(0)})
     return log
 
 
@@ -637,6 +642,7 @@ def make_updater(
         note=run_log.note,
         gather=gather,
         offloads_activations=args.activation_offloading,
+        tasks=Tasks(run_log.task_column, run_log.tasks, args.task_weights == "equal"),
     )
 
 

@@ -232,6 +232,7 @@ class Rollouts:
             gather=self._gather,
             state=self._state_at(trainer, number) if self.lag else trainer.state,
             task_column=trainer.run_log.task_column,
+            refills_by="" if trainer.prompts.quota is None else trainer.prompts.quota.column,
             phases=AHEAD if self.lag else AT_ONCE,
             swaps=args.async_in_flight,
             waits_to_begin=bool(self.lag) and agents.environments is not None,

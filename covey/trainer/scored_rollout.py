@@ -60,6 +60,8 @@ class RolloutParts:
     state: object
     """The trainer's state that rewards are shown."""
     task_column: str
+    refills_by: str
+    """Column whose value a prompt that takes the place of another one shares with it; empty: none."""
     phases: Mapping[str, str]
     """The metrics that the seconds of "sample" and "score" go to."""
     swaps: bool
@@ -172,7 +174,13 @@ class ScoredRollout:
         self, parts: RolloutParts, number: int, own: Sequence[Prompt], fresh: Sequence[Prompt]
     ) -> DynamicSampling:
         """Begin the groups of a round."""
-        kept = DynamicSampling(parts.has_signal, fresh, parts.refills, parts.gather)
+        kept = DynamicSampling(
+            parts.has_signal,
+            fresh,
+            parts.refills,
+            parts.gather,
+            lambda prompt: str(prompt.columns.get(parts.refills_by)),
+        )
         if parts.growth is None:
             return kept
         return GrowingRound(parts.growth, own, len(self.prompts), number, kept)

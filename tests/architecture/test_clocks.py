@@ -8,8 +8,13 @@ import pytest
 TESTS = Path(__file__).parents[1]
 CLOCKS = {"monotonic", "perf_counter", "time"}
 MINUTE = 60
-TIMED = {"test_browser.py"}
-"""A page's frames, where there is a browser."""
+TIMED = {
+    "test_browser.py",  # a page's frames, where there is a browser
+    "test_launch.py",
+    "test_remote_engine.py",
+    "test_rewards.py",
+    "test_vllm_faults.py",
+}
 
 
 def reads_clock(node: ast.AST, known: set[str]) -> bool:

@@ -83,7 +83,7 @@ RUNS = [
     {"dynamic_sampling": True},
     {"group_allocation": "grow", "advantage_estimator": "rloo"},
     {"async_lag": 1, "max_steps": 4},
-    {"curriculum": "biased"},
+    {"curriculum": "biased", "task_weights": "equal", "task_shares": {"sums": 2, "words": 1}},
     {"replay_groups": 1, "max_steps": 2},
     {"at_least": 0.5},
 ]
@@ -134,7 +134,7 @@ def test_every_metric_is_explained_and_every_explained_one_is_logged(tmp_path):
         folder = tiny_policy(tmp_path / f"m{number}", generation=MANY_ENDS)
         bound = {name: given.pop(name) for name in ("at_least",) if name in given}
         mine = reward(Recorder(by_length, "mine"), **bound)
-        trainer = train(folder, tmp_path, mine, rows(task=["sums"] * 8), **given)
+        trainer = train(folder, tmp_path, mine, rows(task=["sums", "words"] * 4), **given)
         logged |= {key for entry in trainer.state.log_history if "loss" in entry for key in entry} - {"step"}
     with_tools = trained(tmp_path / "tools", tools=[adder()])
     own = ("tools/", "episodes/", "completions/injected", "time/tools")
@@ -146,8 +146,8 @@ def test_every_metric_is_explained_and_every_explained_one_is_logged(tmp_path):
         "tokens/0": "tokens/<server>",
         "rewards/mine": "rewards/<name>",
         "constraints/mine": "constraints/<name>",
-        "tasks/sums": "tasks/<task>",
-        "/mean/sums": "/mean/<task>",
+        **{f"tasks/{task}": "tasks/<task>" for task in ("sums", "words")},
+        **{f"/mean/{task}": "/mean/<task>" for task in ("sums", "words")},
     }
     logged = {ends.get(key, key).replace("tools/add/", "tools/<name>/") for key in logged}
     for found, written in shown.items():

@@ -176,6 +176,21 @@ def test_a_thread_is_given_up_and_the_run_goes_on():
     release.set()
 
 
+def test_a_coroutine_that_a_thread_comes_to_wait_for_after_it_was_given_up_is_cancelled():
+    """As on a busy machine, where a judge's thread had not yet asked when its time was up."""
+    given_up = threading.Event()
+
+    def late(completions, **_):
+        given_up.wait(PATIENCE)
+        return asyncio.sleep(3_600)
+
+    assert values(score(reward(late, where="thread", timeout=0.1, on_error="missing"), ["a"]), "late") == [
+        None
+    ]
+    given_up.set()
+    assert eventually(lambda: "covey-reward-late" not in {t.name for t in threading.enumerate()})
+
+
 def test_an_exception_in_a_thread_is_the_rewards():
     def broken(completions, **_):
         raise ValueError("no")

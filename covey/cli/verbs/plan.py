@@ -129,7 +129,7 @@ def sections(
         steps: train so many steps, to say how long one takes.
         run: folder of a run whose outcome is shown.
     """
-    from covey.cli.planning import memory_rows, outcome_rows, time_rows
+    from covey.cli.planning import measured_rows, memory_rows, outcome_rows, time_rows
 
     rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
     plan = recipe.plan(num_prompts, ranks)
@@ -141,6 +141,8 @@ def sections(
         "Settings": [(name, Figure(str(value), value)) for name, value in blanked(settings).items()],
         "Memory": memory_rows(recipe, plan, loads_data=num_prompts is None),
     }
+    if far := measured_rows(recipe, found["Memory"]):
+        found["A start from what was measured"] = far
     timing = None
     if steps is not None:
         from covey.forecast.step_time import measure
@@ -193,13 +195,11 @@ def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
 
 def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
     """Return a reward's weight, or that of `reward_weights`, where it applies and after which gates, in words."""
-    weight, bound = options.weight if fixed_weight is None else fixed_weight, options.bound
-    if bound is not None:
-        side = "at least" if bound.sign > 0 else "at most"
-        terms = [f"mean {side} {bound.limit:g}, by a multiplier of 0 to {bound.largest:g}"]
+    weight = options.weight if fixed_weight is None else fixed_weight
+    if options.bound is not None:
+        terms = [f"mean {options.bound}, by a multiplier of 0 to {options.multiplier_max:g}"]
     elif isinstance(weight, Mapping):
-        by_task = ", ".join(f"{task} {weight_range(part)}" for task, part in weight.items())
-        terms = [f"weight by task: {by_task}"]
+        terms = [f"weight by task: {', '.join(f'{t} {weight_range(part)}' for t, part in weight.items())}"]
     else:
         terms = [f"weight {weight_range(weight)}"]
     if options.tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from covey.runs.terminal.phrases import number, percent
 from covey.score.advantages import has_spread
 from covey.types import ScoredGroup
 
+ADVANTAGES_OF_TASKS = re.compile("tasks/.+/advantage_share")
 SEVERAL = 10
 """Steps over which something has to hold that may well hold for a few."""
 
@@ -46,7 +48,7 @@ def all_groups_agree(groups: Sequence[ScoredGroup]) -> str | None:
 
 @rule("problem", all_groups_agree)
 def no_group_has_spread(history: History) -> list[Finding]:
-    """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
+    """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learned."""
     share = history.metrics.mean("frac_reward_zero_std", SEVERAL)
     mean = history.metrics.mean("reward", SEVERAL)
     if share is None or share < 0.9:
@@ -124,7 +126,7 @@ def reward_is_saturated(history: History) -> list[Finding]:
                 f"Its mean over the last {SEVERAL} steps is {number(mean)}, its best is {number(best)}, and in "
                 f"{percent(constant)} of the groups it is the same for all.",
                 (
-                    "It has done its work: what is learnt now comes from the other rewards.",
+                    "It has done its work: what is learned now comes from the other rewards.",
                     "If it should go on teaching, make it finer or take harder prompts.",
                 ),
                 (f"rewards/{name}/mean",),
@@ -187,6 +189,33 @@ def a_bound_cannot_be_kept(history: History) -> list[Finding]:
             )
         )
     return found
+
+
+@rule("warning")
+def one_task_dominates(history: History) -> list[Finding]:
+    """Find that nearly all of the gradient comes from one of several tasks, which has no such part of the completions."""
+    names = [name.split("/")[1] for name in history.metrics.named(ADVANTAGES_OF_TASKS)]
+    shares = {n: history.metrics.mean(f"tasks/{n}/advantage_share", SEVERAL) for n in names}
+    name, share = max(
+        ((n, s) for n, s in shares.items() if s is not None), key=lambda x: x[1], default=("", 0.0)
+    )
+    samples = history.metrics.mean(f"tasks/{name}/sample_share", SEVERAL)
+    if share < 0.9 or samples is None or samples > 0.8:
+        return []
+    return [
+        Finding(
+            f"Task {name!r} does nearly all of the training.",
+            f"It makes {percent(share)} of the absolute advantage that was trained on in the last {SEVERAL} steps, with "
+            f"{percent(samples)} of the completions.",
+            (
+                "If its rewards are larger than those of the others, bring them to one range, or set scale_rewards='group'.",
+                "task_weights='equal' gives each task the same part of the gradient.",
+                "If the others have no spread, look at their prompts: too easy, or too hard.",
+            ),
+            (f"tasks/{name}/advantage_share", f"tasks/{name}/sample_share"),
+            subject=name,
+        )
+    ]
 
 
 @rule("warning")

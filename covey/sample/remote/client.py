@@ -195,7 +195,7 @@ class Client:
             try:
                 self._still.look(where, began, progress)
             except ServerLost:
-                if not readable([sock], 0):  # else the answer came meanwhile: that is why the counter stands still
+                if not readable([sock], 0):  # an answer that came meanwhile is why the counter stands still
                     raise
 
 

@@ -77,9 +77,7 @@ def load_ahead(
             ]
             rollout.engine_numbers = dict(entry["engine"])
             rollout.evidence = [Evidence(*own) for own in entry.get("evidence", [])]
-            rollout.observed = {
-                n: [(v, share) for v, share in of] for n, of in entry.get("observed", {}).items()
-            }
+            rollout.observed = dict(entry.get("observed", {}))
             for pending in entry["notes"]:
                 ledger = Ledger()
                 ledger.restore({"last": {}, "sums": [], "pending": pending})

@@ -294,7 +294,9 @@ def test_the_clock_alone_blames_no_server(monkeypatch):
         still.look("there", 0.0, lambda: 7)
     still.look("there", 0.0, lambda: 7)
     clock.monotonic = lambda: 1010.0
-    with pytest.raises(ServerLost, match="there: no answer for 10.0 seconds, and its counter stands at 7 tokens"):
+    with pytest.raises(
+        ServerLost, match=r"there: no answer for 10\.0 seconds, and its counter stands at 7 tokens"
+    ):
         still.look("there", 0.0, lambda: 7)
 
 

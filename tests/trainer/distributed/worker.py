@@ -4,6 +4,7 @@ worker.py FOLDER OUT JSON-SETTINGS    one run
 worker.py JOBS                        run after run, as files appear in a folder: starting takes longer than a run
 """
 
+import contextlib
 import gc
 import itertools
 import json
@@ -24,6 +25,9 @@ from covey.trainer.distributed import end_processes
 from covey.types import Completion
 from tests.trainer.elsewhere import Elsewhere
 from tests.trainer.harness import Recorder, make, rows
+
+PF_EXITING = 4
+"""Linux's flag of a task that ends."""
 
 
 def by_ids(completion_ids):
@@ -146,7 +150,8 @@ def work(folder: str, out: Path, settings: dict) -> int:
     delay = settings.pop("elsewhere", None)
     bound = settings.pop("tokens", None)
     rewards = recorder if bound is None else [recorder, reward(tokens, **bound)]
-    trainer = make(folder, out / "run", rewards, rows(16), **settings)
+    dataset = rows(16, **settings.pop("columns", {}))
+    trainer = make(folder, out / "run", rewards, dataset, **settings)
     if delay is not None:
         trainer.engine = Elsewhere(trainer.engine, delay, seed=trainer.args.process_index)
     if part == "engine":
@@ -175,8 +180,14 @@ def work(folder: str, out: Path, settings: dict) -> int:
 
 
 def threads() -> list[str]:
-    """The names of this process's threads; Linux only."""
-    return [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+    """The names of this process's threads; Linux only. It lists one for a moment after another thread has seen it end."""
+    names = []
+    for task in Path("/proc/self/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            head, _, numbers = task.read_text().rpartition(")")
+            if not int(numbers.split()[6]) & PF_EXITING:
+                names.append(head.partition("(")[2])
+    return names
 
 
 def work_for_ever(jobs: Path) -> None:

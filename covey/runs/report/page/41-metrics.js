@@ -29,7 +29,7 @@ const PANELS = [
   ['Sample', 'what the policy writes', /^(completions\/|sampling\/|replay\/|tools\/|episodes\/|prompts\/|vision\/)/],
   ['Engine', 'who samples, and who waits for whom', /^(engine\/|async\/)/],
   ['Score', 'what the rewards say', /^(reward|frac_reward|rewards\/|tasks\/|advantages\/|allocation\/|curriculum\/|constraints\/|dynamic_sampling\/)/],
-  ['Update', 'what is learnt from it', /^(loss|grad_norm|learning_rate|kl|entropy|clip_ratio\/|update\/|ratio\/|covariance\/|dppo\/|vespo\/|policy_loss)/],
+  ['Update', 'what is learned from it', /^(loss|grad_norm|learning_rate|kl|entropy|clip_ratio\/|update\/|ratio\/|covariance\/|dppo\/|vespo\/|policy_loss)/],
   ['Machine', 'what it takes', /^(time\/|step_time|memory\/|num_tokens)/],
   ['Other', 'logged by rewards and callbacks', /./],
 ];
