@@ -83,7 +83,15 @@ def test_advantages_are_scaled_and_the_prompt_is_told_from_a_fresh_one():
 
 
 @pytest.mark.parametrize(
-    ("count", "places"), [(1, [7]), (2, [3, 7]), (3, [1, 4, 7]), (4, [1, 3, 5, 7]), (0, [])]
+    ("count", "shift", "places"),
+    [
+        (1, 7, [7]),
+        (2, 0, [0, 4]),
+        (2, 5, [1, 5]),
+        (3, 0, [0, 2, 5]),
+        (4, 1, [1, 3, 5, 7]),
+        (0, 3, []),
+    ],
 )
-def test_places_lie_far_apart(count, places):
-    assert spread_places(count, 8) == places
+def test_places_lie_far_apart(count, shift, places):
+    assert spread_places(count, 8, shift) == places
