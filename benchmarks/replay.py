@@ -1,6 +1,6 @@
 """Replay against plain GRPO and against fewer groups, on a problem whose success rate is known exactly.
 
-    python benchmarks/replay.py --seeds 12
+    python benchmarks/replay.py --seeds 6
 
 A policy of three tokens, each a soft-max of a linear map of the prompt's features and its place, is trained by RLOO and Adam on prompts that a
 teacher of the same form answers; a completion that is right in all three tokens earns 1. Groups are kept, drawn and weighed by Covey's own
@@ -12,6 +12,7 @@ buffer. What counts is sampled completions to the success that plain ends with, 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ import numpy as np
 from learning_numbers import t_interval
 from numpy.typing import NDArray
 
-from covey.score.replay_buffer import ReplayBuffer, effective_share, spread_places
+from covey.score.replay_buffer import ReplayBuffer, effective_share
 
 Floats = NDArray[np.float64]
 PROMPTS, FEATURES, LENGTH, LETTERS = 200, 12, 3, 6
@@ -104,37 +105,39 @@ class Problem:
         self.weights += self.rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
 
 
-def curve(arm: Arm, seed: int, rate: float, steps: int) -> tuple[list[int], list[float], float]:
-    """Return sampled completions and success after each step, and the share of groups that were trained on again."""
-    problem, buffer, counts, rates, again = Problem(seed, rate), ReplayBuffer(arm.age), [0], list[float](), 0
-    rates.append(problem.success())
-    for number in range(steps):
+def curve(
+    arm: Arm, seed: int, rate: float, steps: int, target: float = 1.0
+) -> tuple[int, list[float], float]:
+    """Train until success is at the target, for `steps` at most.
+
+    Returns:
+        Sampled completions, success after each step, and the share of groups that were trained on again.
+    """
+    problem, buffer, sampled, again = Problem(seed, rate), ReplayBuffer(arm.age), 0, 0
+    rates = [problem.success()]
+    while len(rates) <= steps and rates[-1] < target:
+        number = len(rates)
         keys = buffer.draw(number, arm.replayed, np.random.default_rng((seed, number)))
         held = buffer.held(keys)
         gaps = {k: problem.of(problem.logprobs(g.prompt), g.tokens) - g.logprobs for k, g in held.items()}
         left = [k for k in keys if effective_share(gaps[k]) >= arm.min_ess]
         buffer.drop(set(keys) - set(left))
-        count = arm.sampled + arm.replayed - len(left)
-        fresh = [problem.sample(int(p)) for p in problem.generator.integers(PROMPTS, size=count)]
-        total = sum(problem.gradient(g, 1.0, arm.cap) for g in fresh)
+        fresh = [
+            problem.sample(int(p))
+            for p in problem.generator.integers(PROMPTS, size=arm.sampled + arm.replayed - len(left))
+        ]
         factor = buffer.share if arm.is_weighed else 1.0
-        total = total + sum(problem.gradient(held[k], factor, arm.cap) for k in left)
-        problem.move(np.asarray(total) / (count + len(left)))
+        parts = [problem.gradient(g, 1.0, arm.cap) for g in fresh]
+        parts += [problem.gradient(held[k], factor, arm.cap) for k in left]
+        problem.move(np.mean(parts, axis=0))
         own = {place: g for place, g in enumerate(fresh) if g.advantages.any()}
-        buffer.keep(number, count, list(own), own)  # type: ignore[arg-type]  # it asks nothing of a group
-        counts.append(counts[-1] + count * SIZE)
+        buffer.keep(number, len(fresh), list(own), own)  # type: ignore[arg-type]  # it asks nothing of a group
         rates.append(problem.success())
-        again += len(left)
-    return counts, rates, again / (steps * GROUPS)
-
-
-def reached(counts: list[int], rates: list[float], target: float) -> float:
-    """Return the sampled completions after which success is at the target for the first time; all, where it never is."""
-    return next((c for c, r in zip(counts, rates, strict=True) if r >= target), counts[-1])
+        sampled, again = sampled + len(fresh) * SIZE, again + len(left)
+    return sampled, rates, again / (len(rates) - 1) / (arm.sampled + arm.replayed)
 
 
 ARMS = {
-    "plain: 12 groups a step": Arm(),
     "replay: 8 fresh, 4 old": Arm(8, 4),
     "replay: 8 fresh, 4 old, not weighed": Arm(8, 4, is_weighed=False),
     "replay: 6 fresh, 6 old": Arm(6, 6),
@@ -147,27 +150,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.03])
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.03])
     options = parser.parse_args()
-    assert spread_places(4, GROUPS) == [2, 5, 8, 11]
     for rate in options.rates:
         base = [curve(Arm(), seed, rate, options.steps) for seed in range(options.seeds)]
-        print(
-            f"rate {rate:g}: plain goes from {statistics.fmean(r[0] for _, r, _ in base):.3f} to {statistics.fmean(r[-1] for _, r, _ in base):.3f}"
-        )
+        first, last = (statistics.fmean(rates[n] for _, rates, _ in base) for n in (0, -1))
+        print(f"rate {rate:g}: plain goes from {first:.3f} to {last:.3f}", flush=True)
         for name, arm in ARMS.items():
-            own = [curve(arm, seed, rate, 2 * options.steps) for seed in range(options.seeds)]
-            ratios = [
-                np.log(reached(c, r, b[1][-1]) / reached(*b[:2], b[1][-1]))
-                for (c, r, _), b in zip(own, base, strict=True)
-            ]
-            never = sum(max(r) < b[1][-1] for (_, r, _), b in zip(own, base, strict=True))
-            low, high = np.exp(t_interval(ratios))
-            share = statistics.fmean(s for _, _, s in own)
+            logs, shares, never = list[float](), list[float](), 0
+            for seed, (of_plain, rates, _) in enumerate(base):
+                sampled, own, share = curve(arm, seed, rate, 2 * options.steps, rates[-1])
+                logs.append(math.log(sampled / of_plain))
+                shares.append(share)
+                never += own[-1] < rates[-1]
+            low, high = map(math.exp, t_interval(logs))
+            mean = math.exp(statistics.fmean(logs))
             print(
-                f"  {name:38} {np.exp(statistics.fmean(ratios)):.2f} [{low:.2f}, {high:.2f}] of the completions, {never} never, trained again {share:.2f}",
+                f"  {name:38}{mean:.2f} [{low:.2f}, {high:.2f}] of the completions, {never} never; again {statistics.fmean(shares):.2f}",
                 flush=True,
             )
 

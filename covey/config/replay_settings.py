@@ -49,6 +49,16 @@ UNFIT: tuple[tuple[str, Callable[[GRPOConfig], bool], str], ...] = (
         "groups that grow share the completions of their own step. Use 'equal'",
     ),
     (
+        "task_shares",
+        lambda c: c.task_shares is not None,
+        "it gives each task its share of the prompts, and old groups take places whatever their task is. Leave it out",
+    ),
+    (
+        "task_weights",
+        lambda c: c.task_weights is not None,
+        "it measures what each task has to say in a rollout, where old groups weigh less than fresh ones. Leave it out",
+    ),
+    (
         "kl_in_reward",
         lambda c: c.kl_in_reward,
         "the divergence in the reward of an old group is that of the policy of then. Set kl_in_reward=False, which puts it into the loss",

@@ -111,6 +111,10 @@ def effective_share(gaps: Sequence[float]) -> float:
     return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
 
 
-def spread_places(count: int, places: int) -> list[int]:
-    """Return `count` of so many places, as far apart as can be: optimizer steps and processes have alike many."""
-    return [(n + 1) * places // count - 1 for n in range(count)]
+def spread_places(count: int, places: int, shift: int) -> list[int]:
+    """Return `count` of so many places, in order, as far apart as can be: optimizer steps and processes have alike many.
+
+    Args:
+        shift: moves all of them on, around the end; where it is drawn, each place is taken equally often, whatever prompt it has.
+    """
+    return sorted((n * places // count + shift) % places for n in range(count))

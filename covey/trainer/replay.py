@@ -78,8 +78,9 @@ class Replay:
     def draw(self, trainer: GRPOTrainer, number: int) -> Replayed:
         """Draw the groups that take places in a rollout; those that the policy has moved away from leave the buffer. Collective."""
         args, buffer, total = self.args, self.buffer, self.plan.prompts_per_rollout
-        keys = buffer.draw(number, args.replay_groups, generator_of(args.seed, STREAM, number))
-        places = dict(zip(spread_places(len(keys), total), keys, strict=True))
+        generator = generator_of(args.seed, STREAM, number)
+        keys, shift = buffer.draw(number, args.replay_groups, generator), int(generator.integers(total))
+        places = dict(zip(spread_places(len(keys), total, shift), keys, strict=True))
         drawn = _joined(gather(buffer.held(keys))) if keys else {}
         mine = {p: drawn[key] for p, key in places.items() if self.plan.owner(p) == args.process_index}
         ess = _joined(gather(self._measured(trainer, mine))) if keys else {}

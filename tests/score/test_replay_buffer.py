@@ -36,7 +36,7 @@ def test_the_effective_sample_size_by_hand(weights, share):
 
 
 def test_a_group_teaches_where_any_completion_or_turn_has_an_advantage():
-    assert is_informative(scored([1.0, -1.0]))
+    assert is_informative(scored([1.0, -1.0])) and is_informative(scored([0.0, 1.0, -1.0]))
     assert not is_informative(scored([0.0, 0.0]))
     assert is_informative(scored([0.0, 0.0], turns=((0.0, 0.5), (0.0, -0.5))))
 
@@ -83,7 +83,15 @@ def test_advantages_are_scaled_and_the_prompt_is_told_from_a_fresh_one():
 
 
 @pytest.mark.parametrize(
-    ("count", "places"), [(1, [7]), (2, [3, 7]), (3, [1, 4, 7]), (4, [1, 3, 5, 7]), (0, [])]
+    ("count", "shift", "places"),
+    [
+        (1, 7, [7]),
+        (2, 0, [0, 4]),
+        (2, 5, [1, 5]),
+        (3, 0, [0, 2, 5]),
+        (4, 1, [1, 3, 5, 7]),
+        (0, 3, []),
+    ],
 )
-def test_places_lie_far_apart(count, places):
-    assert spread_places(count, 8) == places
+def test_places_lie_far_apart(count, shift, places):
+    assert spread_places(count, 8, shift) == places

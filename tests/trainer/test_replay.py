@@ -78,14 +78,15 @@ def test_replayed_groups_take_places_of_fresh_ones_with_the_numbers_of_then(tmp_
     seen = watched(trainer)
     trainer.train()
     assert [len(call["prompts"]) for call in recorder.calls] == [16, *([8] * 5)]
-    first = {}
+    first, places = {}, []
     for number, samples in enumerate(seen):
-        groups = groups_of(samples)
+        groups, old = groups_of(samples), []
         assert len(groups) == 4
         for place, group in enumerate(groups):
             key = (group[0].prompt.row, tuple(s.completion for s in group))
             is_old = len(group[0].prompt.seed_key) == 3
-            assert is_old == (number > 0 and place in (1, 3)) == (key in first)
+            assert is_old == (key in first)
+            old.append(place) if is_old else None
             if not is_old:
                 first[key] = number, [s.advantage for s in group]
                 continue
@@ -94,6 +95,9 @@ def test_replayed_groups_take_places_of_fresh_ones_with_the_numbers_of_then(tmp_
             assert any(before)
             factor = logged(trainer, "replay/weight")[number]
             assert [s.advantage for s in group] == pytest.approx([factor * a for a in before])
+        assert old in ([[0, 2], [1, 3]] if number else [[]])
+        places.append(tuple(old))
+    assert len(set(places)) == 3  # no place is taken for good
     assert logged(trainer, "replay/share") == [0.0, *([0.5] * 5)]
 
 
@@ -213,6 +217,8 @@ def test_any_cut_is_the_same_run(tmp_path, policy):
         (dict(group_allocation="grow", advantage_estimator="rloo"), "group_allocation='grow'"),
         (dict(beta=0.1, kl_in_reward=True), "kl_in_reward"),
         (dict(scale_rewards="batch"), "scale_rewards='batch'"),
+        (dict(task_shares={"a": 0.5, "b": 0.5}), "task_shares="),
+        (dict(task_weights="equal"), "task_weights='equal'"),
         (dict(multi_objective_aggregation="normalize_then_sum"), "normalize_then_sum"),
         (dict(advantage_estimator="reinforce_pp"), "reinforce_pp"),
         (dict(importance_sampling_correction=False), "importance_sampling_correction=False"),
