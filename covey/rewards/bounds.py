@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.errors import RewardError
 from covey.rewards.results import is_finite
 
 if TYPE_CHECKING:
@@ -45,22 +44,17 @@ def bound_of(options: RewardOptions) -> Bound | None:
     return None if options.at_most is None else Bound(float(options.at_most), -1, *rates)
 
 
-def check_bound(who: str, options: RewardOptions) -> None:
-    """Raise a RewardError where a bound, or what its multiplier is learned with, is no number, has no effect, or contradicts the rest."""
+def fault_of_bound(options: RewardOptions) -> str | None:
+    """Return why a bound, or what its multiplier is learned with, is no number, has no effect, or contradicts the rest; None: it does not."""
     limits = {n: v for n in ("at_least", "at_most") if (v := getattr(options, n)) is not None}
     rates = {name: getattr(options, name) for name in RATES}
     for name, value in (limits | rates).items():
         is_zero = name != "multiplier_damping" and name in RATES and value == 0
         if not is_finite(value) or is_zero or (name in RATES and value < 0):
-            raise RewardError(
-                f"{who}: {name}={value!r}; it is a number {RATES.get(name, 'that its mean can be')}."
-            )
+            return f": {name}={value!r}; it is a number {RATES.get(name, 'that its mean can be')}."
     if len(limits) == 2:
-        raise RewardError(
-            f"{who} has at_least and at_most, which need a multiplier each. Give it twice, under two names, with one bound each."
-        )
+        return " has at_least and at_most, which need a multiplier each. Give it twice, under two names, with one bound each."
     changed = [name for name, value in rates.items() if value != getattr(type(options), name)]
     if changed and not limits:
-        raise RewardError(f"{who}: {changed[0]} has no effect without at_least or at_most.")
-    if limits and options.weight not in (0.0, 1.0):
-        raise RewardError(f"{who}: {TWO_WEIGHTS}")
+        return f": {changed[0]} has no effect without at_least or at_most."
+    return f": {TWO_WEIGHTS}" if limits and options.weight not in (0.0, 1.0) else None

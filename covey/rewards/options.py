@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from covey.errors import RewardError
-from covey.rewards.bounds import Bound, bound_of, check_bound
+from covey.rewards.bounds import Bound, bound_of, fault_of_bound
 from covey.rewards.results import is_finite
 from covey.rewards.schedules import Weight
 
@@ -103,7 +103,8 @@ class RewardOptions:
 
     def _check(self, name: str) -> None:
         who = f"Reward {name!r}"
-        check_bound(who, self)
+        if fault := fault_of_bound(self):
+            raise RewardError(who + fault)
         for option, choices in (("where", get_args(Where)), ("scope", get_args(Scope))):
             if (value := getattr(self, option)) not in choices:
                 raise RewardError(f"{who}: {option}={value!r}; {option} is one of {', '.join(choices)}.")

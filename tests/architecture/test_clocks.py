@@ -10,10 +10,6 @@ CLOCKS = {"monotonic", "perf_counter", "time"}
 MINUTE = 60
 TIMED = {
     "test_browser.py",  # a page's frames, where there is a browser
-    "test_launch.py",
-    "test_remote_engine.py",
-    "test_rewards.py",
-    "test_vllm_faults.py",
 }
 
 
