@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learning_numbers import Point, final, height, is_hopeless, of_means, ratio, t_interval
+from learning_numbers import Point, final, height, is_hopeless, of_means, per_token, ratio, t_interval
 from learning_page import page
 from side_by_side import environment
 
@@ -144,6 +144,7 @@ class Study:
                 "of mean curves": of_means(base, own),
                 "to 0.9": of_means(base, own, 0.9),
                 "seconds to plain's end": ratio(base, own, 1.0, "seconds"),
+                "processor seconds per token": per_token(base, own),
                 "mean success, more": _spread(gains),
             }
             early = (

@@ -13,7 +13,7 @@ from typing import Any
 from covey.runs.statistics import student_quantile
 
 Point = Mapping[str, Any]
-"""`tokens` sampled so far, `seconds` of training, `step`, `success` by task in [0, 1], `count` of held-out problems by task."""
+"""`tokens` sampled so far, `seconds` of training, `processor` the same as processor time, `step`, `success` by task in [0, 1], `count` of held-out problems by task."""
 PATIENCE, SIGMAS = 3, 2.0
 """A run ends early where so many points in a row, behind its first, are so many standard errors below the same seed of the base."""
 HOPELESS_SEEDS, HOPELESS_RATIO = 2, 1.5
@@ -98,6 +98,19 @@ def ratio(
         return None
     low, high = t_interval(logs)
     return Ratio(math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high), len(logs), missed)
+
+
+def per_token(
+    base: Mapping[int, Sequence[Point]], arm: Mapping[int, Sequence[Point]], axis: str = "processor"
+) -> Ratio | None:
+    """Return the seconds that a sampled token of an arm takes by those of the base, over pairs of runs; None where they are not known."""
+    seeds = [s for s in sorted(set(base) & set(arm)) if all(r[s][-1].get(axis) for r in (base, arm))]
+    costs = [[runs[s][-1][axis] / runs[s][-1]["tokens"] for s in seeds] for runs in (base, arm)]
+    logs = [math.log(others / own) for own, others in zip(*costs, strict=True)]
+    if not logs:
+        return None
+    low, high = t_interval(logs)
+    return Ratio(math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high), len(logs), 0)
 
 
 def of_means(

@@ -26,6 +26,8 @@ from covey.tasks.countdown import countdown_reward, countdown_rows
 from covey.tasks.mixed import COLUMNS
 
 Row = dict[str, Any]
+Clock = tuple[float, ...]
+"""Seconds on the wall, and of this process's processor time: the second hold where others use the machine too."""
 LEVELS = ("easy", "medium", "hard")
 VERDICTS = {"countdown": countdown_reward, "code": code_reward}
 OF_COVEY = ("log_completions", "num_generations_eval")
@@ -122,6 +124,11 @@ class Rewards:
         return asked
 
 
+def clock() -> Clock:
+    """Return what the time is."""
+    return time.perf_counter(), time.process_time()
+
+
 # --- the held-out problems ----------------------------------------------------------------------------------------------------
 
 
@@ -173,17 +180,22 @@ class Watch:
     """Points of the same seed of the base; none: the run goes to its end."""
     points: list[dict[str, Any]] = field(default_factory=list)
     is_stopped: bool = False
-    asked: float = 0.0
-    """Seconds that the problems took: not training's."""
-    start: float = field(default_factory=time.perf_counter)
+    asked: Clock = (0.0, 0.0)
+    """What the problems took: not training's."""
+    start: Clock = field(default_factory=lambda: clock())
 
     def note(self, policy: Any, step: int) -> None:
         """Ask the problems."""
-        began = time.perf_counter()
+        began = clock()
         success, count = self.exam.success(policy)
-        seconds = began - self.start - self.asked
-        self.asked += time.perf_counter() - began
-        point = {"tokens": self.rewards.tokens, "seconds": round(seconds, 2), "step": step}
+        seconds, processor = (b - s - a for b, s, a in zip(began, self.start, self.asked, strict=True))
+        self.asked = tuple(a + n - b for a, n, b in zip(self.asked, clock(), began, strict=True))
+        point = {
+            "tokens": self.rewards.tokens,
+            "seconds": round(seconds, 2),
+            "processor": round(processor, 2),
+        }
+        point |= {"step": step}
         self.points.append(point | {"success": success, "count": count})
         shown = ", ".join(f"{task} {value:.3f}" for task, value in success.items())
         print(f"step {step:4d} {self.rewards.tokens:9d} tokens {seconds:7.1f} s  {shown}", flush=True)
@@ -232,7 +244,7 @@ def run(case: Mapping[str, Any]) -> dict[str, Any]:
 
         class Points(TrainerCallback):
             def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                watch.start = time.perf_counter()
+                watch.start = clock()
                 watch.note(policy, 0)
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

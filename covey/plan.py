@@ -58,6 +58,8 @@ class Plan:
     epochs: float = 1.0
     first: int | None = None
     """Completions of a prompt before groups grow: `group_size` is then a mean. None: groups are of one size."""
+    replayed: int = 0
+    """Groups of a rollout, at most, that are trained on again instead of being sampled."""
 
     @property
     def completions_per_step(self) -> int:
@@ -138,6 +140,10 @@ class Plan:
         """Return the process that samples and scores a group of the rollout: the one that trains on its first completion."""
         return (group * self.group_size % self.completions_per_step) // (self.micro_batch * self.accumulation)
 
+    def places(self, rank: int) -> list[int]:
+        """Return the places, among the groups of a rollout, of those that a process samples and scores."""
+        return [group for group in range(self.prompts_per_rollout) if self.owner(group) == rank]
+
     def micro_batch_rows(self, rank: int, number: int) -> range:
         """Return flat indices, within the rollout, of the completions in micro-batch `number` of a process (one pass)."""
         step, micro = divmod(number % self.micro_batches_per_pass, self.accumulation)
@@ -166,6 +172,9 @@ class Plan:
                 },
             ),
         }
+        if self.replayed:
+            text = f"up to {self.replayed} of the {self.prompts_per_rollout} prompts' groups, in place of fresh ones"
+            rows["trained on again"] = Figure(text, self.replayed)
         if self.iterations > 1:
             rows["passes over each sample"] = Figure(str(self.iterations), self.iterations)
         if self.num_prompts is not None:
@@ -199,6 +208,7 @@ def make_plan(
     max_steps: int = -1,
     epochs: float = 1.0,
     first: int | None = None,
+    replayed: int = 0,
 ) -> Plan:
     """Work out a plan from the settings.
 
@@ -208,7 +218,7 @@ def make_plan(
 
     Raises:
         ConfigError: explicit settings cannot hold whole groups; the message proposes the nearest that can. Or groups would grow, and
-            there is no other prompt to share completions with.
+            there is no other prompt to share completions with; or nothing would be sampled, as old groups take all places.
     """
     if group_size < 2:
         raise ConfigError(
@@ -234,13 +244,23 @@ def make_plan(
     if num_prompts is None and max_steps <= 0:
         raise ConfigError("The training dataset is a stream of unknown length. Set max_steps.")
     counts = group_size, micro_batch, accumulation, ranks, sampled, iterations
-    plan = Plan(*counts, num_prompts, max_steps, epochs, first)
-    if first is not None and plan.prompts_sharing < 2:
+    plan = Plan(*counts, num_prompts, max_steps, epochs, first, replayed)
+    check_room(plan)
+    return plan
+
+
+def check_room(plan: Plan) -> None:
+    """Raise where groups that grow have no others to share with, or where old groups would take all places."""
+    if plan.first is not None and plan.prompts_sharing < 2:
         raise ConfigError(
             "group_allocation='grow' has no effect: an optimizer step has one prompt, which shares its completions with no other. Raise "
             "per_device_train_batch_size or gradient_accumulation_steps, or lower num_generations."
         )
-    return plan
+    if plan.replayed >= plan.prompts_per_rollout:
+        raise ConfigError(
+            f"replay_groups is {plan.replayed}, and a round of sampling takes {plan.prompts_per_rollout} prompt(s): old groups would take all places. "
+            f"Set it to {plan.prompts_per_rollout - 1} at most, or raise per_device_train_batch_size or gradient_accumulation_steps."
+        )
 
 
 def warn_if_cycled(plan: Plan) -> None:

@@ -103,6 +103,7 @@ RatioLevel = Literal["token", "sequence", "sequence_token"]
 """The ratio r of each token, of its completion (GSPO), or of both (GSPO-token)."""
 
 CurriculumKind = Literal["exact", "biased"]
+TaskWeights = Literal["equal"]
 """Prompts are drawn by what they are expected to teach, and weighed so that the gradient is on average that of all prompts; or not
 weighed, which trains on another mixture of prompts."""
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from covey.types import Gather
+from tests.clocks import PATIENCE
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ def alone(value: Any) -> list[Any]:
 def on_ranks(count: int, function: Callable[[int, Gather], T]) -> list[T]:
     """What `function(rank, gather)` returns on each of `count` ranks."""
     slots: list[Any] = [None] * count
-    barrier = threading.Barrier(count, timeout=20)
+    barrier = threading.Barrier(count, timeout=PATIENCE)
 
     def gather_of(rank: int) -> Gather:
         def gather(value: Any) -> list[Any]:

@@ -23,6 +23,8 @@ from covey.config.allocation_settings import AllocationSettings  # noqa: E402
 from covey.config.async_settings import AsyncSettings  # noqa: E402
 from covey.config.curriculum_settings import CurriculumSettings  # noqa: E402
 from covey.config.engine_settings import EngineSettings  # noqa: E402
+from covey.config.replay_settings import ReplaySettings  # noqa: E402
+from covey.config.task_settings import TaskSettings  # noqa: E402
 from covey.config.tool_settings import ToolSettings  # noqa: E402
 from covey.config.validation import describe, kinds_of  # noqa: E402
 from covey.config.vision_settings import VisionSettings  # noqa: E402
@@ -85,6 +87,8 @@ def page() -> str:
                 section(AsyncSettings, "### Sampling ahead"),
                 section(AllocationSettings, "### Where to spend samples"),
                 section(CurriculumSettings, "### Which prompts"),
+                section(TaskSettings, "### Budgets per task"),
+                section(ReplaySettings, "### Old samples again"),
                 section(ToolSettings, "### Tools"),
                 section(VisionSettings, "### Pictures"),
                 section(ModelConfig),

@@ -19,7 +19,7 @@ import torch
 from bundled_tokenizer import train_tokenizer
 from demonstrations import CAREFUL, CARELESS, Author, demonstrations
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 ASSETS = Path(__file__).parents[1] / "covey" / "assets"
 SHAPE = {
@@ -46,7 +46,7 @@ def main() -> None:
     args = _arguments()
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
-    tokenizer = train_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(args.start) if args.start else train_tokenizer()
     model = new_policy(args.start, tokenizer, SHAPE).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
     tokenizer.save_pretrained(args.out)

@@ -21,7 +21,7 @@ import torch
 from bundled_tokenizer import ROLES, tokenizer_of
 from calculator_demonstrations import CAREFUL, CARELESS, Conversation, conversations
 from train_bundled_policy import ASSETS, IGNORED, Labelled, batches, new_policy, train
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 SHAPE = {
     "hidden_size": 128,
@@ -56,7 +56,7 @@ def main() -> None:
     args = _arguments()
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
-    tokenizer = train_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(args.start) if args.start else train_tokenizer()
     model = new_policy(args.start, tokenizer, SHAPE)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
     tokenizer.save_pretrained(args.out)

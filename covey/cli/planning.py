@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,19 @@ def memory_rows(recipe: Recipe, plan: Plan, loads_data: bool = True) -> Rows:
     if demand.shown is not None and not demand.is_cpu:
         rows.append(("in the host's memory: pixels", amount(demand.shown.held)))
     return [*rows, ("of one process on", free_memory(demand, max(totals(parts).values()) + python))]
+
+
+def measured_rows(recipe: Recipe, memory: Rows) -> Rows:
+    """Return the settings that are far from all that was measured, each with a start; nothing where the size is not known.
+
+    Args:
+        memory: from `memory_rows`, which knows the size, or says why it does not.
+    """
+    from covey.runs.evidence import distances
+
+    size = getattr(dict(memory).get("weights"), "value", None)
+    found = [] if size is None else distances(vars(recipe.config), size["all"], size["trained"])
+    return [(d.setting, Figure(str(d), {**asdict(d), "times": d.times})) for d in found if d.is_far]
 
 
 def tower_rows(sizes: Sizes) -> Rows:

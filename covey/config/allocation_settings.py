@@ -70,6 +70,11 @@ UNFIT: tuple[tuple[str, Callable[[GRPOConfig], bool], str], ...] = (
         lambda c: LOSS_TYPES[c.loss_type].reduction == "bnpo",
         "it weighs micro-batches alike, and so a prompt by the micro-batches that its group fills. Use 'dapo' or another",
     ),
+    (
+        "task_weights",
+        lambda c: c.task_weights is not None,
+        "its factors hang on what all groups earned, and so does the mean of the gradient. Leave it out",
+    ),
     ("loss_type", lambda c: c.loss_type in ("clip_cov", "kl_cov"), AMONG_ALL),
     ("top_entropy_quantile", lambda c: c.top_entropy_quantile < 1, AMONG_ALL),
     ("importance_sampling_mode", lambda c: c.importance_sampling_mode == "token_m2", AMONG_ALL),

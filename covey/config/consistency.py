@@ -16,7 +16,9 @@ from covey.config.async_settings import check_async_settings
 from covey.config.choices import LOSS_TYPES
 from covey.config.curriculum_settings import check_curriculum_settings
 from covey.config.no_effect import without_effect
+from covey.config.replay_settings import check_replay_settings
 from covey.config.sampling_names import lacks_policy_logprobs
+from covey.config.task_settings import check_task_settings
 from covey.config.tool_settings import check_tool_settings
 from covey.config.validation import at_least, defaults, not_negative, within
 from covey.config.vision_settings import check_vision_settings
@@ -52,6 +54,8 @@ COUNTS = {
     "tool_concurrency": 1,
     "async_lag": 0,
     "max_staleness": 0,
+    "replay_groups": 0,
+    "replay_age": 1,
 }
 """Whole numbers, and the least that each can be. None passes here: where it means nothing, its kind was refused."""
 
@@ -111,6 +115,8 @@ def check_all(config: GRPOConfig) -> None:
     check_async_settings(config)
     check_allocation_settings(config)
     check_curriculum_settings(config)
+    check_task_settings(config)
+    check_replay_settings(config)
     check_vision_settings(config)
     check_no_effect(config)
 

@@ -72,6 +72,7 @@ def across_groups(config: GRPOConfig) -> list[str]:
         "scale_rewards='batch'": is_grpo and not is_gdpo and config.scale_rewards == "batch",
         "multi_objective_aggregation='normalize_then_sum'": is_gdpo,
         "advantage_estimator='reinforce_pp'": config.advantage_estimator == "reinforce_pp",
+        "task_weights='equal'": config.task_weights == "equal",
         f"loss_type={config.loss_type!r}": config.loss_type in ("bnpo", "clip_cov", "kl_cov"),
         "top_entropy_quantile": config.top_entropy_quantile < 1,
         "importance_sampling_mode='token_m2'": config.importance_sampling_mode == "token_m2",

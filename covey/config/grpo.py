@@ -22,7 +22,9 @@ from covey.config.async_settings import AsyncSettings
 from covey.config.choices import Display
 from covey.config.curriculum_settings import CurriculumSettings
 from covey.config.engine_settings import EngineSettings
+from covey.config.replay_settings import ReplaySettings
 from covey.config.retired import RetiredSettings, read_retired
+from covey.config.task_settings import TaskSettings
 from covey.config.tool_settings import ToolSettings
 from covey.config.validation import checks_names, help_text, parses
 from covey.config.vision_settings import VisionSettings
@@ -51,6 +53,8 @@ class GRPOConfig(
     AsyncSettings,
     AllocationSettings,
     CurriculumSettings,
+    TaskSettings,
+    ReplaySettings,
     ToolSettings,
     VisionSettings,
     TrainingArguments,
@@ -60,8 +64,8 @@ class GRPOConfig(
     Names that transformers and TRL retired are taken with advice (`covey.config.retired`), those that nothing needs here with
     a warning (`covey.config.elsewhere`). Those of engines are in `covey.config.engine_settings`, of sampling ahead in
     `covey.config.async_settings`, of groups that grow in `covey.config.allocation_settings`, of the choice of prompts in
-    `covey.config.curriculum_settings`, of tools and environments in `covey.config.tool_settings`, of pictures in
-    `covey.config.vision_settings`.
+    `covey.config.curriculum_settings`, of budgets per task in `covey.config.task_settings`, of replay in `covey.config.replay_settings`, of tools and environments in
+    `covey.config.tool_settings`, of pictures in `covey.config.vision_settings`.
 
     Completions are the unit: `per_device_train_batch_size` counts completions per forward pass. `covey.plan.Plan` says
     what a set of numbers means.

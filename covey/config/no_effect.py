@@ -48,6 +48,11 @@ CONDITIONS = (
         "without curriculum: each prompt is drawn once per epoch",
     ),
     Condition(
+        ("replay_age", "replay_min_ess"),
+        lambda s: s.replay_groups > 0,
+        "with replay_groups=0: no group is trained on again",
+    ),
+    Condition(
         ("truncated_reward", "kl_in_reward"),
         lambda s: s.multi_objective_aggregation == "sum_then_normalize",
         "with normalize_then_sum, which looks at each reward and never at the total",

@@ -32,6 +32,7 @@ MAPPINGS = (
     "liger_kernel_config",
     "transformers_continuous_batching_config",
     "engine_args",
+    "task_shares",
 )
 """Settings that a command line gives as a JSON object; those of TrainingArguments are read there."""
 

@@ -213,6 +213,7 @@ class Recipe:
         """
         from covey.trainer import parts
         from covey.trainer.data import kept_rows
+        from covey.trainer.task_budgets import make_quota
 
         args = self.config
         with self.located():
@@ -220,7 +221,9 @@ class Recipe:
                 return parts.training_plan(args, range(num_prompts), True, ranks)
             limits = parts.prompt_reader(args, None)
             rows = kept_rows(self.train_dataset, self.reader()[0] if limits.may_drop else limits)
-            return parts.training_plan(args, rows, self.train_dataset is not None, ranks)
+            quota = make_quota(args, rows, self.train_dataset)
+            kept = rows if quota is None else quota.kept
+            return parts.training_plan(args, kept, self.train_dataset is not None, ranks)
 
     def reader(self) -> tuple[PromptReader, PreTrainedModel | None]:
         """Build what reads its prompts as in training, with their pictures where the policy sees; no weights are loaded.
@@ -331,7 +334,7 @@ class Recipe:
 
         rewards = self.rewards(load_models=False)
         with self.located(rewards):
-            checks.reward_weights(rewards, self.config.reward_weights)
+            checks.reward_weights(self.config, rewards)
             agents = Agents.of(self.config, **self.agents())
             agents.checked_data(self.config, rewards, self.train_dataset, self.eval_dataset)
         _ = self.imported("compute_metrics"), self.imported("loss"), self.callbacks()

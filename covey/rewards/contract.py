@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 
 from covey.errors import RewardError
 from covey.rewards.batch import ON_REQUEST, RESERVED, Notes, RewardBatch
+from covey.rewards.bounds import TWO_WEIGHTS
 from covey.rewards.options import DECORATED, RewardOptions, reward_name
 from covey.rewards.own import own
 from covey.rewards.results import CONTAINERS, listed, number, shown
@@ -246,7 +247,10 @@ def options_of(function: RewardFunction, **given: object) -> RewardOptions:
     else:
         base = RewardOptions(pure=getattr(function, "pure", False) is True)
     own = {field.name: getattr(base, field.name) for field in fields(base)}
-    return RewardOptions.of(reward_name(function), **{**own, **given})
+    whole = RewardOptions.of(reward_name(function), **{**own, **given})
+    if whole.bound is not None and "weight" in given:
+        raise RewardError(f"Reward {reward_name(function)!r}: {TWO_WEIGHTS}")
+    return whole
 
 
 def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:

@@ -16,8 +16,10 @@ import sysconfig
 import types
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from covey.rewards.contract import Reward
+if TYPE_CHECKING:
+    from covey.rewards.contract import Reward
 
 MAX_PARTS = 300_000
 """Values that are looked at; what holds more takes too long to tell."""

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, overload
 from covey.errors import RewardError, warn
 from covey.metrics import Mean, merge
 from covey.rewards.batch import RewardBatch, RewardTable
+from covey.rewards.bounds import Bound
 from covey.rewards.breaker import Breaker, BreakerState
 from covey.rewards.cache import CacheState, RewardCache
 from covey.rewards.contract import Reward, RewardFunction, options_of
@@ -82,6 +83,7 @@ class Mixture(Sequence[Reward]):
         names = unique_names(given)
         self.rewards: list[Reward] = []
         for function, unique in zip(rewards, names, strict=True):
+            check_bounds_are_kept(getattr(function, "function", function))
             # One that needs no change stays the object it is.
             part = function if isinstance(function, Reward) else Reward(function, unique)
             if part.name != unique:
@@ -129,7 +131,11 @@ class Mixture(Sequence[Reward]):
             log_extra: takes the columns that the rewards noted.
             log_metric: takes the rewards' means and shares as `<reward>/…`, and what they noted.
             columns: one value per completion each; what is no such column is left out.
+
+        Raises:
+            RewardError: a reward has a bound, which takes a trainer that learns its multiplier.
         """
+        check_bounds_are_kept(self)
         size = len(completions)
         batch = RewardBatch(
             prompts=list(prompts or []),
@@ -190,6 +196,11 @@ class Mixture(Sequence[Reward]):
         """Each reward's weight at the start of training; of weights by task, the largest."""
         return {r.name: start_weight(r.options.weight) for r in self.rewards}
 
+    @property
+    def bounds(self) -> dict[str, Bound]:
+        """The bounds on the means of rewards, by name of those that have one."""
+        return {r.name: r.options.bound for r in self.rewards if r.options.bound is not None}
+
     def missing_columns(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that some reward needs and the dataset lacks."""
         return sorted({name for reward in self.rewards for name in reward.missing_columns(columns)})
@@ -210,6 +221,16 @@ class Mixture(Sequence[Reward]):
         if self.cache is not None and state["cache"] is not None:
             self.cache.restore(state["cache"], self.rewards)
         self._breaker.restore(state["breaker"])
+
+
+def check_bounds_are_kept(function: object) -> None:
+    """Raise a RewardError for a mixture with bounds that is to be a plain reward function: nobody learns their multipliers there."""
+    bounded = function.bounds if isinstance(function, Mixture) else {}
+    for name in bounded:
+        raise RewardError(
+            f"Reward {name!r} has at_least or at_most, and its mixture is used as a plain function, where no multiplier is learned. Give the "
+            "mixture to Covey's GRPOTrainer itself, or the reward a weight in place of the bound."
+        )
 
 
 def as_rewards(functions: RewardFunction | list[RewardFunction] | tuple[RewardFunction, ...]) -> Mixture:

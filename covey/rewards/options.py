@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from covey.errors import RewardError
+from covey.rewards.bounds import Bound, bound_of, fault_of_bound
+from covey.rewards.results import is_finite
 from covey.rewards.schedules import Weight
 
 Where = Literal["inline", "thread", "process", "sandbox"]
@@ -37,7 +39,8 @@ class RewardOptions:
     """The terms of one reward. The defaults are those of a plain function in a list."""
 
     weight: Weight = 1.0
-    """Number, schedule over training (see `covey.rewards.schedules`), or either of them by task."""
+    """Number, schedule over training (see `covey.rewards.schedules`), or either of them by task. With a bound 0: where no multiplier
+    is learned, it is a metric."""
     tasks: frozenset[str] | None = None
     """The tasks that it applies to, by the mixture's task column; None: all."""
     when: Callable[[Row], bool] | None = None
@@ -60,6 +63,21 @@ class RewardOptions:
     """A failure drops only this reward, not the sample."""
     pure: bool = False
     """Depends on the row and its completion alone, and always returns the same: equal samples are scored once."""
+    at_least: float | None = None
+    """Least value of its mean, which a multiplier keeps that is learned: the reward weighs as much."""
+    at_most: float | None = None
+    """Largest value of its mean; the reward weighs minus the multiplier."""
+    multiplier_step: float = 0.1
+    """Multiplier per unit by which the mean misses its bound, added with each rollout. The defaults suit rewards whose values are about 1 apart."""
+    multiplier_damping: float = 2.0
+    """Multiplier per unit by which the mean missed its bound in the last rollout: what keeps it from swinging."""
+    multiplier_max: float = 10.0
+    """Largest multiplier."""
+
+    @property
+    def bound(self) -> Bound | None:
+        """Return the bound on its mean; None: none."""
+        return bound_of(self)
 
     @classmethod
     def of(cls, name: str, **given: Any) -> RewardOptions:
@@ -81,20 +99,21 @@ class RewardOptions:
             given["requires"] = _gates(name, given["requires"])
         options = cls(**given)
         options._check(name)
-        return options
+        return options if options.bound is None else replace(options, weight=0.0)
 
     def _check(self, name: str) -> None:
         who = f"Reward {name!r}"
+        if fault := fault_of_bound(self):
+            raise RewardError(who + fault)
         for option, choices in (("where", get_args(Where)), ("scope", get_args(Scope))):
-            value = getattr(self, option)
-            if value not in choices:
+            if (value := getattr(self, option)) not in choices:
                 raise RewardError(f"{who}: {option}={value!r}; {option} is one of {', '.join(choices)}.")
-        if not (self.on_error in ("raise", "missing", "zero") or _is_finite(self.on_error)):
+        if not (self.on_error in ("raise", "missing", "zero") or is_finite(self.on_error)):
             raise RewardError(
                 f"{who}: on_error={self.on_error!r}; it is 'raise', 'missing', 'zero' or a number."
             )
         for option, value in (("timeout", self.timeout), ("sample_timeout", self.sample_timeout)):
-            if value is not None and not (_is_finite(value) and value > 0):
+            if value is not None and not (is_finite(value) and value > 0):
                 raise RewardError(f"{who}: {option}={value!r}; it is a number of seconds above 0.")
         if self.sample_timeout is not None and self.where not in ("process", "sandbox"):
             raise RewardError(
@@ -144,13 +163,9 @@ def _gates(name: str, requires: Requires) -> tuple[tuple[str, float], ...]:
     gates = []
     for gate in listed:
         gate_name, least = (gate, math.ulp(0.0)) if isinstance(gate, str) else gate
-        if not isinstance(gate_name, str) or not _is_finite(least):
+        if not isinstance(gate_name, str) or not is_finite(least):
             raise RewardError(
                 f"Reward {name!r}: requires={requires!r}; give a reward's name, (name, least value), or a list of them."
             )
         gates.append((gate_name, float(least)))
     return tuple(gates)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

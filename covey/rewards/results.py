@@ -56,3 +56,8 @@ def shown(value: object) -> str:
     except Exception:  # a class of the user's, or an integer with more digits than Python writes
         return type(value).__name__
     return f"{type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"
+
+
+def is_finite(value: object) -> bool:
+    """Return whether a value is an int or float, and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

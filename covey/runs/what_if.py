@@ -185,7 +185,11 @@ class _How:
     before: Json
     after: Json
     old_weights: Mapping[str, float]
+    """As the head of the record names them."""
     new_weights: Mapping[str, float]
+    """Of every reward after the change; those that were not changed were what each group says."""
+    changed: Container[str]
+    """Rewards whose weight was changed."""
     drops_groups: bool
     has_varying_weights: bool = False
 
@@ -247,7 +251,7 @@ def _how(what_if: WhatIf, run: Run) -> _How:
         )
     beside = {name: 1.0 for name in what_if.rewards if name not in run.rewards}
     new = {**run.rewards, **beside, **what_if.weights}
-    return _How(before, after, run.rewards, new, what_if.drop_groups_without_spread)
+    return _How(before, after, run.rewards, new, what_if.weights, what_if.drop_groups_without_spread)
 
 
 def _rounds(run: Run, steps: Container[int] | None) -> Iterator[pa.Table]:
@@ -316,14 +320,14 @@ def _rescored(rows: pa.Table, how: _How, replaced: Mapping[str, Sequence[Score]]
     """Return the rows of one round, scored the other way."""
     names, settings = list(how.new_weights), how.after
     old, new = _columns(rows, names, {}), _columns(rows, names, replaced)
-    totals = _new_totals(rows, how, old, new)
+    was, weights = _weights(rows, how)
+    totals = _new_totals(rows, how, old.values * was, new.values * weights, old, new)
     is_cut = _is_truncated(rows)
     shaping = Shaping(settings["truncated_reward"], settings["truncated_in_baseline"])
     estimate = estimator(
         settings["advantage_estimator"], settings["multi_objective_aggregation"], settings["scale_rewards"]
     )
     lengths = written_lengths(rows).astype(np.float64)
-    weights = np.broadcast_to(list(how.new_weights.values()), new.values.shape)
     shaped = shaped_totals(totals, is_cut, shaping)
     advantages = estimate(Outcomes(new.values, weights, shaped, _group_ids(rows), lengths))
     return _weighed(rows, settings, totals, np.asarray(advantages), how.drops_groups)
@@ -352,18 +356,33 @@ def _columns(rows: pa.Table, names: Sequence[str], replaced: Mapping[str, Sequen
     return _Columns(values, failed)
 
 
-def _new_totals(rows: pa.Table, how: _How, old: _Columns, new: _Columns) -> Floats:
+def _weights(rows: pa.Table, how: _How) -> tuple[Floats, Floats]:
+    """Return the weights of each completion's scores before and after the change. Shape (completions, rewards)."""
+    was = np.tile([how.old_weights.get(name, 0.0) for name in how.new_weights], (rows.num_rows, 1))
+    now = np.tile(list(how.new_weights.values()), (rows.num_rows, 1))
+    for k, name in enumerate(how.new_weights):
+        if f"weight/{name}" in rows.column_names:
+            recorded = _floats(rows, f"weight/{name}")
+            was[:, k] = np.where(np.isnan(recorded), was[:, k], recorded)
+            now[:, k] = now[:, k] if name in how.changed else was[:, k]
+    return was, now
+
+
+def _new_totals(
+    rows: pa.Table, how: _How, was_worth: Floats, is_worth: Floats, old: _Columns, new: _Columns
+) -> Floats:
     """Return the totals after the change: what changed is added to what was recorded.
 
-    So the weights of the other rewards may have varied by task or over time. A failure that did not take its completion
+    So weights that an older record does not name may have varied by task or over time. A failure that did not take its completion
     out when it was recorded (the reward is optional) does not now.
+
+    Args:
+        was_worth, is_worth: scores times their weights, before and after. Shape (completions, rewards).
     """
     recorded = _floats(rows, "total")
-    w_old = np.array([how.old_weights.get(name, 0.0) for name in how.new_weights])
-    w_new = np.array(list(how.new_weights.values()))
-    was, now = np.nansum(old.values * w_old, axis=1), np.nansum(new.values * w_new, axis=1)
+    was, now = np.nansum(was_worth, axis=1), np.nansum(is_worth, axis=1)
     was_scored = ~np.isnan(recorded)
-    size = np.maximum(1.0, np.nansum(np.abs(old.values * w_old), axis=1))
+    size = np.maximum(1.0, np.nansum(np.abs(was_worth), axis=1))
     how.has_varying_weights |= bool((np.abs(recorded - was)[was_scored] > 1e-6 * size[was_scored]).any())
     totals = np.where(was_scored, recorded + (now - was), now)
     optional = (old.failed & was_scored[:, None]).any(axis=0)

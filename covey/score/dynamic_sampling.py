@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from covey.metrics import Mean, Metric
 from covey.types import Gather, Prompt, ScoredGroup
 
+Kind = Callable[[Prompt], object]
+"""Prompt → what it has in common with those that it may stand for."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -32,6 +35,7 @@ class DynamicSampling:
         reserve: fresh prompts, taken from the front.
         limit: rounds of replacement at most; 0 keeps every group.
         gather: every process's value: rounds go on while any process misses a group.
+        kind: of a prompt: a group is replaced by one of its kind. By default all are of one.
     """
 
     def __init__(
@@ -40,14 +44,18 @@ class DynamicSampling:
         reserve: Sequence[Prompt],
         limit: int,
         gather: Gather,
+        kind: Kind = lambda _: None,
     ) -> None:
-        self.has_signal, self.reserve, self.limit, self.gather = has_signal, reserve, limit, gather
+        self.has_signal, self.reserve, self.limit, self.gather = has_signal, list(reserve), limit, gather
+        self.kind = kind
         self.groups: list[ScoredGroup] = []
         """In the order in which they are trained on."""
         self.attempt: Sequence[ScoredGroup] | None = None
         """The groups that were taken in last; None: they wait for completions."""
         self.signals: list[bool] = []
-        self.first_signals = self.rounds = self.used = 0
+        self.asked: list[int] = []
+        """The positions that the groups which come next are to fill."""
+        self.first_signals = self.rounds = 0
 
     @property
     def is_awaited(self) -> bool:
@@ -64,15 +72,30 @@ class DynamicSampling:
             self.groups, self.signals = list(scored), [self.has_signal(group) for group in scored]
             self.first_signals = sum(self.signals)
         else:
-            for group in (g for g in scored if self.has_signal(g)):  # each in a place of its size
-                places = (p for p in self.missing if len(self.groups[p].totals) == len(group.totals))
+            for group in (g for g in scored if self.has_signal(g)):
+                places = (p for p in self.missing if self._fits(group, self.groups[p]))
                 if (position := next(places, None)) is not None:
                     self.groups[position], self.signals[position] = group, True
         if not any(self.gather(len(self.missing))) or self.rounds == self.limit:  # once for each call
             return None
-        prompts = self.reserve[self.used : self.used + len(self.missing)]
-        self.rounds, self.used = self.rounds + 1, self.used + len(prompts)
-        return Asked(prompts)
+        self.rounds += 1
+        return Asked(self._fresh())
+
+    def _fresh(self) -> list[Prompt]:
+        """Take a prompt from the reserve for each group without a signal, of its kind, as far as there are any."""
+        self.asked, prompts = [], list[Prompt]()
+        for position in self.missing:
+            kind = self.kind(self.groups[position].group.prompt)
+            found = next((n for n, prompt in enumerate(self.reserve) if self.kind(prompt) == kind), None)
+            if found is not None:
+                prompts.append(self.reserve.pop(found))
+                self.asked.append(position)
+        return prompts
+
+    def _fits(self, group: ScoredGroup, other: ScoredGroup) -> bool:
+        """Return whether a group may take the place of another one: it is of its size and kind."""
+        are_equal = len(group.totals) == len(other.totals)
+        return are_equal and self.kind(group.group.prompt) == self.kind(other.group.prompt)
 
     @property
     def missing(self) -> list[int]:

@@ -87,7 +87,9 @@ class GrowingRound(DynamicSampling):
         number: int,
         sampling: DynamicSampling,
     ) -> None:
-        super().__init__(sampling.has_signal, sampling.reserve, sampling.limit, sampling.gather)
+        super().__init__(
+            sampling.has_signal, sampling.reserve, sampling.limit, sampling.gather, sampling.kind
+        )
         self.growth, self.prompts, self.place = growth, prompts, (rounds, number)
         self.first: Sequence[ScoredGroup] | None = None
         self.sizes: list[tuple[int, int]] = []
@@ -115,8 +117,7 @@ class GrowingRound(DynamicSampling):
         asked = super().add(whole)
         if asked is None:
             return None
-        sizes = [len(self.groups[position].totals) for position in self.missing]
-        return replace(asked, counts=sizes[: len(asked.prompts)])
+        return replace(asked, counts=[len(self.groups[position].totals) for position in self.asked])
 
     def metrics(self) -> dict[str, Metric]:
         return super().metrics() | self.growths

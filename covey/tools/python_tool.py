@@ -18,14 +18,13 @@ from covey.rewards.sandbox.child import Child, ChildEnded, Exit, TooLate, TooMuc
 from covey.rewards.sandbox.inside.answers import checked
 from covey.rewards.sandbox.limits import IsolationLevel, Limits
 from covey.rewards.sandbox.sandbox import TRIES, Sandbox
-from covey.rewards.sandbox.zygote import ZygoteGone
+from covey.rewards.sandbox.zygote import START_SECONDS, ZygoteGone
 from covey.tools.decorator import is_positive, tool
 
 INSIDE = Path(__file__).with_name("python_inside.py")
 PACKAGE_FOLDER = Path(__file__).parents[2]
 WITH_IT = {"sympy": "covey.tools.sympy_inside"}
 """Modules that make a preloaded one whole: some import parts of themselves only when they are needed."""
-START_SECONDS = 60.0
 CALLS_PER_LIFE = 20
 """Processor time of an interpreter's whole life, in calls that use up their deadline."""
 GONE = "The interpreter was stopped: {why}. All names are gone; the next call begins anew."

@@ -29,16 +29,23 @@ MOST_RENDERED, MOST_SECONDS = 1_000, 2.0
 """Rows of each dataset that are made into token ids before a run, and how long that may take."""
 SENSES = ("video", "videos", "audio", "audios")
 ANSWERS = ("completion", "chosen", "rejected", "messages")
+NO_PRICE: Mapping[str, str] = {
+    "maxrl": "it divides by the mean of the totals, which a multiplier moves, and which at_most takes below 0",
+    "pass_at_k": "it pays the best completion of a group alone",
+}
+"""Estimators under which a reward's weight is not the price of its mean, and why."""
 
 
-def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str, float]:
+def reward_weights(args: GRPOConfig, rewards: Mixture) -> dict[str, float]:
     """Return the weights by name: those of the settings, or else those that the rewards bring along.
 
     Those that environments bring are not among the settings.
 
     Raises:
-        ConfigError: another number of weights than of rewards.
+        ConfigError: another number of weights than of rewards, or a setting that a reward with a bound does not go with.
     """
+    given: Sequence[float] | None = args.reward_weights
+    check_bounded(args, rewards)
     if given is None:
         return rewards.weights
     counted = [r.name for r in rewards if not getattr(r.function, "of_environment", False)]
@@ -47,6 +54,23 @@ def reward_weights(rewards: Mixture, given: Sequence[float] | None) -> dict[str,
             f"reward_weights has {len(given)} weights for {len(counted)} rewards ({', '.join(counted)}). Give one per reward."
         )
     return rewards.weights | {name: float(w) for name, w in zip(counted, given, strict=True)}
+
+
+def check_bounded(args: GRPOConfig, rewards: Mixture) -> None:
+    """Raise a ConfigError where a reward has a bound, and settings say another weight for it or leave its multiplier without a price."""
+    if not rewards.bounds:
+        return
+    who = f"Reward {next(iter(rewards.bounds))!r} has a bound (at_least, at_most), which"
+    if args.reward_weights is not None:
+        raise ConfigError(
+            f"{who} makes its multiplier its weight, and reward_weights={args.reward_weights} gives each reward another one. Leave reward_weights out, "
+            "and give the other rewards their weights: reward(..., weight=...)."
+        )
+    if args.advantage_estimator in NO_PRICE:
+        raise ConfigError(
+            f"{who} does not go with advantage_estimator={args.advantage_estimator!r}: {NO_PRICE[args.advantage_estimator]}, so that a multiplier does "
+            "not price the mean that the bound is on. Use 'rloo', or 'grpo'."
+        )
 
 
 def check_columns(rewards: Sequence[Reward], data: GivenData, own: Sequence[str] = ()) -> None:

@@ -25,9 +25,10 @@ from covey.metrics import Mean, Metric
 from covey.plan import Plan
 from covey.runs.record.json_text import Json, json_text
 from covey.sample.given_data import MapRows, readable
-from covey.sample.unequal_draw import chances, drawn, generator_of, weights
+from covey.sample.task_quota import TaskQuota
+from covey.sample.unequal_draw import Floats, chances, drawn, generator_of, weights
 from covey.score.pass_rates import Evidence, PassRates, teaching
-from covey.trainer.data import NumberedRows, Round
+from covey.trainer.data import NumberedRows, Round, ShardedPrompts
 
 if TYPE_CHECKING:
     from covey.config import GRPOConfig
@@ -55,6 +56,7 @@ class Curriculum:
         kept: numbers of the rows that may be drawn.
         pools: the task of each of them.
         earlier: what an earlier run has shown, rollout by rollout.
+        quota: says which task each prompt is of, whose rows are those that may be drawn; None: any.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class Curriculum:
         kept: Sequence[int],
         pools: Sequence[str],
         earlier: Sequence[Sequence[Evidence]] = (),
+        quota: TaskQuota | None = None,
     ) -> None:
-        self.args, self.earlier = args, earlier
+        self.args, self.earlier, self.quota = args, earlier, quota
         self.memory = PassRates(kept, pools, args.curriculum_half_life)
         self.begin()
 
@@ -80,18 +83,12 @@ class Curriculum:
 
     def draw(self, number: int, size: int) -> PromptDraw:
         """Draw the rows of rollout `number`: `size` of them, and as many for each round of dynamic sampling."""
-        args, is_exact = self.args, self.args.curriculum == "exact"
+        args = self.args
         passes, failures = self.memory.posterior(number)
         is_scaled = args.advantage_estimator == "grpo" and args.scale_rewards != "none"
         values = teaching(passes, failures, args.num_generations if is_scaled else 2)
-        chance = chances(np.sqrt(values) if is_exact else values, size, args.curriculum_floor)
-        generator, times = (
-            generator_of(args.seed, STREAM, number),
-            1 + args.dynamic_sampling * args.dynamic_sampling_rounds,
-        )
-        places = [place for _ in range(times) for place in drawn(chance, size, generator)]
-        rows, weight = self.memory.rows, weights(chance, size) if is_exact else np.ones(len(chance))
-        own = places[:size]
+        places, chance, weight = self._drawn(number, size, values)
+        own, rows = places[:size], self.memory.rows
         metrics = {
             "curriculum/effective_prompts": size**2 / float((chance**2).sum()),
             "curriculum/pass_rate": float((passes / (passes + failures))[own].mean()),
@@ -100,6 +97,25 @@ class Curriculum:
         }
         by_row = {int(rows[place]): float(weight[place]) for place in places}
         return PromptDraw(number, rows[places].tolist(), by_row, {n: Mean(v) for n, v in metrics.items()})
+
+    def _drawn(self, number: int, size: int, values: Floats) -> tuple[list[int], Floats, Floats]:
+        """Return the places of the rows that are drawn, and of all rows the chance and the weight; tasks with shares are drawn from each by itself."""
+        args, is_exact = self.args, self.args.curriculum == "exact"
+        chance, weight, fresh = np.zeros(len(values)), np.ones(len(values)), list[int]()
+        generator, own = generator_of(args.seed, STREAM, number), np.zeros(size, dtype=np.int64)
+        times = 1 + args.dynamic_sampling * args.dynamic_sampling_rounds
+        tasks = np.asarray([0] * size if self.quota is None else self.quota.tasks(number, size))
+        for task in np.unique(tasks):
+            is_there = np.full(len(values), True) if self.quota is None else self.memory.pools == task
+            pool, count = np.flatnonzero(is_there), int((tasks == task).sum())
+            wanted = np.sqrt(values[pool]) if is_exact else values[pool]
+            chance[pool] = chances(wanted, count, args.curriculum_floor)
+            if is_exact:
+                weight[pool] = weights(chance[pool], count)
+            found = [pool[drawn(chance[pool], count, generator)] for _ in range(times)]
+            own[tasks == task] = found[0]
+            fresh += [int(place) for more in found[1:] for place in more]
+        return [*own.tolist(), *fresh], chance, weight
 
     def rollouts(self, trainer: GRPOTrainer, draws: Sequence[PromptDraw]) -> list[list[Round]]:
         """Return the rounds of each rollout, with this process's prompts.
@@ -117,13 +133,11 @@ class Curriculum:
 
 
 def make_curriculum(
-    args: GRPOConfig, plan: Plan, kept: Sequence[int] | None, dataset: object, column: str
+    args: GRPOConfig, prompts: ShardedPrompts, dataset: object, column: str
 ) -> Curriculum | None:
     """Build the curriculum of a run; None where none is asked for.
 
     Args:
-        plan: of the run.
-        kept: numbers of the rows that may be drawn; None for a stream.
         column: of the tasks; empty: there are none.
 
     Raises:
@@ -132,16 +146,17 @@ def make_curriculum(
     """
     if args.curriculum is None or dataset is None:
         return None
+    kept = prompts.kept
     if kept is None:
         raise DatasetError(
             f"curriculum={args.curriculum!r} draws rows by number, and the training dataset is a stream, which is read from front to back. Give "
             "rows with numbers (a list, datasets.Dataset), or leave the curriculum out."
         )
-    check_room(args, plan, len(kept))
+    check_room(args, prompts.plan, len(kept))
     rows = readable(dataset)
     pools = [str(rows[number].get(column)) if column else "" for number in kept]
     earlier = [] if args.curriculum_from is None else evidence_of_run(args.curriculum_from, kept, rows)
-    return Curriculum(args, kept, pools, earlier)
+    return Curriculum(args, kept, pools, earlier, prompts.quota)
 
 
 def check_room(args: GRPOConfig, plan: Plan, prompts: int) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from covey.errors import DatasetError, warn
 from covey.plan import Plan, cut
 from covey.sample.given_data import MapRows, column_names, is_map_style, readable, rows_of_stream
 from covey.sample.prompts import PromptReader, seed_keys
+from covey.sample.task_quota import TaskQuota
 from covey.sample.unequal_draw import generator_of
 from covey.types import Prompt, ScoredGroup
 
@@ -71,6 +73,8 @@ class ShardedPrompts:
     """Numbers of the rows that may be drawn; None for a stream."""
     rank: int
     """This process."""
+    quota: TaskQuota | None = None
+    """Draws rows by the shares of their tasks; None: all rows alike."""
 
     def rollouts(self, rows: Sequence[Numbered], count: int) -> list[list[Round]]:
         """Return the rounds of so many rollouts, whose rows stand one after the other.
@@ -90,22 +94,39 @@ class ShardedPrompts:
         for _, row in rows:
             if isinstance(row, Unusable):
                 raise DatasetError(str(row["fault"]))
-        size = self.plan.prompts_per_rollout
+        size, numbers = self.plan.prompts_per_rollout, seed_keys([number for number, _ in rows])
         count = self.plan.micro_batches_per_pass // self.plan.steps_per_generation
-        keyed = list(zip(rows, seed_keys([number for number, _ in rows]), strict=True))
-        own = [
-            self.reader.read(row, number, key)
-            for position, ((number, row), key) in enumerate(keyed[:size])
-            if self.plan.owner(position) == self.rank
-        ]
-        reserves = (part[self.rank :: self.plan.ranks] for part in cut(keyed[size:], count))
-        fresh = [[self.reader.read(row, number, key) for (number, row), key in part] for part in reserves]
-        return list(zip(cut(own, count), fresh, strict=True))
 
-    def in_order(self, of_ranks: Sequence[Sequence[ScoredGroup]]) -> list[ScoredGroup]:
-        """Return the groups of all processes in the order of the rollout."""
+        def read(places: Sequence[int]) -> list[Prompt]:
+            return [self.reader.read(rows[i][1], rows[i][0], numbers[i]) for i in places]
+
+        own = [place for place in range(size) if self.plan.owner(place) == self.rank]
+        fresh = self._places_of_refills([row for _, row in rows], count)
+        return list(zip(map(read, cut(own, count)), map(read, fresh), strict=True))
+
+    def _places_of_refills(self, rows: Sequence[Mapping[str, object]], count: int) -> list[list[int]]:
+        """Return which of a rollout's rows this process has for refills, in each of `count` rounds of sampling.
+
+        Where tasks have shares, those of a task are dealt out to its places in the rollout: a group is replaced by one of its task.
+        """
+        size, numbers = self.plan.prompts_per_rollout, range(len(rows))
+        if self.quota is None:
+            return [list(part[self.rank :: self.plan.ranks]) for part in cut(numbers[size:], count)]
+        own = [p for p in range(size) if self.plan.owner(p) == self.rank]
+        round_of = {place: n for n, part in enumerate(cut(own, count)) for place in part}
+        tasks, found = [str(row.get(self.quota.column)) for row in rows], [list[int]() for _ in range(count)]
+        places = {
+            task: itertools.cycle([p for p in range(size) if tasks[p] == task]) for task in tasks[:size]
+        }
+        for i in numbers[size:]:
+            if (place := next(places[tasks[i]])) in round_of:
+                found[round_of[place]].append(i)
+        return found
+
+    def in_order(self, of_ranks: Sequence[Sequence[ScoredGroup]], places: Iterable[int]) -> list[ScoredGroup]:
+        """Return the groups that all processes sampled, in the order of the rollout, in which they have these places."""
         groups = [iter(part) for part in of_ranks]
-        return [next(groups[self.plan.owner(i)]) for i in range(self.plan.prompts_per_rollout)]
+        return [next(groups[self.plan.owner(i)]) for i in places]
 
     def micro_batch_rows(self) -> list[range]:
         """Return, for each micro-batch of this process, the numbers of its samples among those that are held here."""
@@ -138,7 +159,8 @@ def make_loader(
     plan, reserve = prompts.plan, prompts.plan.prompts_per_rollout * rounds
     if prompts.kept is None:
         return DataLoader(RolloutStream(dataset, plan, prompts.reader, reserve, ahead), batch_size=None)
-    sampler = RolloutSampler(prompts.kept, plan, seed, ahead, reserve)
+    quota = None if prompts.quota is None else partial(prompts.quota.draw, rounds=rounds)
+    sampler = RolloutSampler(prompts.kept, plan, seed, ahead, reserve, quota)
     return DataLoader(
         NumberedRows(readable(dataset)), batch_sampler=sampler, collate_fn=list, **dict(workers)
     )
@@ -168,14 +190,21 @@ class RolloutSampler(Sampler[list[int]]):
         seed: of the order; None keeps the order of the dataset. Each epoch has an order of its own.
         ahead: is asked when an epoch begins, or goes on.
         reserve: more rows per rollout, behind its own: other rows than those, in an order of the rollout's own.
+        draw: returns the rows of a rollout, given its number and size, in place of all that; None: nothing does.
     """
 
     def __init__(
-        self, kept: Sequence[int], plan: Plan, seed: int | None, ahead: Callable[[], Ahead], reserve: int = 0
+        self,
+        kept: Sequence[int],
+        plan: Plan,
+        seed: int | None,
+        ahead: Callable[[], Ahead],
+        reserve: int = 0,
+        draw: Callable[[int, int], list[int]] | None = None,
     ) -> None:
         assert plan.rollouts_per_epoch is not None
         self.kept, self.plan, self.rollouts = np.asarray(kept), plan, plan.rollouts_per_epoch
-        self.seed, self.ahead, self.reserve = seed, ahead, reserve
+        self.seed, self.ahead, self.reserve, self.draw = seed, ahead, reserve, draw
 
     def __len__(self) -> int:
         return self.rollouts * self.plan.micro_batches_per_rollout
@@ -189,6 +218,8 @@ class RolloutSampler(Sampler[list[int]]):
 
     def _rows(self, number: int, orders: dict[int, Any]) -> list[int]:
         """Return the rows of a rollout, and those in reserve; `orders` keeps the order of the epoch that was read last."""
+        if self.draw is not None:
+            return self.draw(number, self.plan.prompts_per_rollout)
         epoch, rollout = divmod(number, self.rollouts)
         if epoch not in orders:
             orders.clear()
@@ -276,13 +307,17 @@ def task_names(dataset: Any, column: str) -> list[str]:
     if dataset is None or not is_map_style(dataset) or column not in (column_names(dataset) or []):
         return []
     rows: Any = dataset
-    if column in getattr(rows, "column_names", ()):
-        values = rows.select_columns([column]).with_format(None)[column]
-    else:  # a list, or rows that a transform makes
-        count = len(rows) if isinstance(rows, list | tuple) else min(len(rows), MOST_READ)
-        values = [readable(rows)[number].get(column) for number in range(count)]
+    values = task_values(dataset, column, len(rows) if isinstance(rows, list | tuple) else MOST_READ)
     names = sorted({str(value) for value in values if value is not None})
     return names if are_tasks(len(names), len(values)) else []
+
+
+def task_values(dataset: Any, column: str, most: int = sys.maxsize) -> Sequence[object]:
+    """Return a column of a map-style dataset, None where a row has none; of rows that a transform makes, the first `most`."""
+    if column in getattr(dataset, "column_names", ()):
+        return list(dataset.select_columns([column]).with_format(None)[column])
+    rows = readable(dataset)
+    return [rows[number].get(column) for number in range(min(len(rows), most))]
 
 
 WAYS_OUT = {

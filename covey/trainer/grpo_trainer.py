@@ -83,10 +83,12 @@ from covey.trainer.parts import (
     seen_sizes,
     signal_test,
 )
+from covey.trainer.replay import make_replay
 from covey.trainer.rollouts import EVALUATION, Rollouts
 from covey.trainer.run_lock import only_run
 from covey.trainer.sampled import Sampled
 from covey.trainer.stop_signals import RunStopped, StopAfterStep, StopSignals, stop_message
+from covey.trainer.task_budgets import check_tasks
 from covey.types import Group, ScoredGroup
 from covey.update import padded_formulas
 from covey.update.micro_batch import MicroBatch
@@ -102,7 +104,7 @@ T = TypeVar("T")
 
 OF_A_ROUND = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
-    "num_generations", "group_allocation", "group_allocation_first", "num_iterations", "max_completion_length", "temperature", "seed", "learning_rate",
+    "num_generations", "group_allocation", "group_allocation_first", "task_shares", "num_iterations", "max_completion_length", "temperature", "seed", "learning_rate",
 )  # fmt: skip
 """Settings that a checkpoint keeps: those of a round of sampling, and the learning rate, which the schedule starts from."""
 
@@ -190,7 +192,7 @@ class GRPOTrainer(CheckpointedTrainer):
         self.sampling = make_sampling(args, ending, tokenizer.pad_token_id, unknown, closing)
         self.eval_sampling = make_eval_sampling(args, self.sampling, tokenizer.pad_token_id, closing)
         self.prompts = make_prompts(args, reader, data.train)
-        eyes, has_signal = self.prompts.reader.eyes, signal_test(args, weights)
+        eyes, has_signal = self.prompts.reader.eyes, signal_test(args, weights, rewards.bounds)
         can_see = partial(check_can_see, rewards, task_column=args.task_column, seen_sizes=seen_sizes(eyes))
         checks.check_ids(self.prompts.reader, data, self.prompts.kept, ending, can_see)
         hooks = {"compute_metrics": compute_metrics, "callbacks": callbacks, "optimizers": optimizers}
@@ -199,11 +201,12 @@ class GRPOTrainer(CheckpointedTrainer):
         self.model_accepts_loss_kwargs = True  # no division by the accumulation, in any release
         name, tasks, facts = source.name, rewards.tasks, self.agents.facts
         log = self.run_log = make_run_log(args, self.plan, weights, policy, name, data.train, tasks, facts)
+        check_tasks(args, data.train, data.firsts.get("train_dataset"), log.tasks)
         draws = self.accelerator.autocast, policy, self.sampling
         self.engine = log.engine = make_engine(args, tokenizer, ending, *draws, log.say, eyes)
-        curriculum = make_curriculum(args, self.plan, self.prompts.kept, data.train, log.task_column)
+        curriculum = make_curriculum(args, self.prompts, data.train, log.task_column)
         self.scorer, growth = make_scorer(args, rewards, weights, eyes), make_growth(args, weights, self.plan)
-        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth)
+        self.rollouts = Rollouts(has_signal, args.async_lag, curriculum, growth, make_replay(args, self.plan))
         self.nonfinite = NonfiniteGuard(args.max_nonfinite_steps, args.output_dir or ".", tokenizer.decode)
         self.updater = make_updater(
             args, policy, loss, self.accelerator, log, lambda: self._present_step, eyes
@@ -580,10 +583,9 @@ class GRPOTrainer(CheckpointedTrainer):
 
     def run_state(self) -> RunState:
         """Return what changes while a run goes on, beside model, optimizer and scheduler."""
-        position = self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout
         return RunState(
             rollout=self.rollout,
-            position=position,
+            position=self.state.global_step * self.plan.accumulation % self.plan.micro_batches_per_rollout,
             ledgers={"log": self.run_log.log, "step": self.run_log.step, "run": self.run_log.run},
             bonus=self.updater.bonus,
             nonfinite=self.nonfinite,
@@ -595,7 +597,9 @@ class GRPOTrainer(CheckpointedTrainer):
             queue=self.rollouts.queue,
             next_rollout=self.rollouts.ahead(self).first,
             ranks=self.args.world_size,
+            multipliers=self.rollouts.multipliers,
             pass_rates=None if self.rollouts.curriculum is None else self.rollouts.curriculum.memory,
+            replay=None if self.rollouts.replay is None else self.rollouts.replay.buffer,
             eyes="" if (eyes := self.prompts.reader.eyes) is None else eyes.name,
         )
 

@@ -126,7 +126,7 @@ def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
         )
     checks.check_own_loss(args, loss)
     rewards = trainer.scorer.rewards
-    weights = checks.reward_weights(rewards, args.reward_weights)
+    weights = checks.reward_weights(args, rewards)
     old, padding = trainer.sampling, tokenizer_of(trainer.processing_class).pad_token_id
     closing = trainer.agents.stop_strings
     sampling = parts.make_sampling(args, old.stop_ids, padding, old.unknown_ids, closing)
@@ -140,7 +140,7 @@ def remake(trainer: GRPOTrainer, changed: Iterable[str]) -> None:
     if trainer.agents.maker is not None:  # it reads the prompts of completions that start differently
         trainer.agents.maker.reader = reader
     trainer.scorer = parts.make_scorer(args, rewards, weights, trainer.prompts.reader.eyes)
-    trainer.rollouts.has_signal = parts.signal_test(args, weights)
+    trainer.rollouts.has_signal = parts.signal_test(args, weights, rewards.bounds)
     trainer.rollouts.growth = parts.make_growth(args, weights, plan)
     updater.forward.temperature = args.temperature
     updater.objective, updater.reduction = parts.make_objective(args, loss), parts.make_reduction(args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +48,7 @@ from covey.trainer.data import ShardedPrompts, kept_rows
 from covey.trainer.distributed import gather
 from covey.trainer.run_log import RunLog
 from covey.trainer.sampled import joined_starts
+from covey.trainer.task_budgets import make_quota, warn_of_small_tasks
 from covey.types import Prompt, Scale, ScoredGroup
 from covey.update.entropy import Adaptation, EntropyBonus
 from covey.update.forward import Forward
@@ -57,6 +58,7 @@ from covey.update.oom_retry import OomRetry, TokenBudget
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.sampler_correction import SamplerCorrection
+from covey.update.task_weights import Tasks
 from covey.update.terms import Loss
 from covey.update.token_selection import TokenSelection
 from covey.update.updater import KlPenalty, Updater
@@ -97,13 +99,13 @@ def load_rewards(
     """
     if functions is None and of_environments:
         own = Mixture(*of_environments)
-        return own, checks.reward_weights(own, args.reward_weights)
+        return own, checks.reward_weights(args, own)
     if functions is None:
         raise RewardError(
             "reward_funcs is missing: GRPO learns from rewards. Give a function, a reward model's name, a list of them, or a Mixture."
         )
     rewards = as_mixture(functions, tokenizers, args.device, args.trust_remote_code).extended(of_environments)
-    return rewards, checks.reward_weights(rewards, args.reward_weights)
+    return rewards, checks.reward_weights(args, rewards)
 
 
 def as_mixture(
@@ -247,6 +249,7 @@ def training_plan(
         max_steps=args.max_steps if has_data else max(args.max_steps, 1),
         epochs=args.num_train_epochs,
         first=growing_first(args),
+        replayed=args.replay_groups,
     )
 
 
@@ -278,10 +281,13 @@ def make_prompts(args: GRPOConfig, reader: PromptReader, dataset: object) -> Sha
     It warns where prompts are repeated within a round.
     """
     kept = kept_rows(dataset, reader)
+    quota = make_quota(args, kept, dataset)
+    kept = kept if quota is None else quota.kept
     plan = training_plan(args, kept, dataset is not None)
     warn_if_cycled(plan)
+    warn_of_small_tasks(quota, plan.prompts_per_rollout)
     args.gradient_accumulation_steps = plan.accumulation
-    return ShardedPrompts(plan, reader, kept, args.process_index)
+    return ShardedPrompts(plan, reader, kept, args.process_index, quota)
 
 
 def loader_workers(args: GRPOConfig, by_number: bool) -> dict[str, Any]:
@@ -490,13 +496,20 @@ def make_growth(args: GRPOConfig, weights: Mapping[str, float], plan: Plan) -> G
     return GroupGrowth(plan, args.process_index, succeeds, joined_starts)
 
 
-def signal_test(args: GRPOConfig, weights: Mapping[str, float]) -> Callable[[ScoredGroup], bool]:
-    """Build the test whether a group teaches something, by its task rewards. Raise a ConfigError as `task_rewards` does."""
+def signal_test(
+    args: GRPOConfig, weights: Mapping[str, float], bounded: Container[str] = ()
+) -> Callable[[ScoredGroup], bool]:
+    """Build the test whether a group teaches something, by its task rewards. Raise a ConfigError as `task_rewards` does.
+
+    Args:
+        bounded: rewards with a bound, which are task rewards while their multiplier is above 0.
+    """
     named = task_rewards(args, weights)
     per_reward = args.multi_objective_aggregation == "normalize_then_sum"
 
     def has_signal(scored: ScoredGroup) -> bool:
-        heeded = dict.fromkeys(named, 1.0) if named else {n: weights[n] for n in scored.scores}
+        present = {n: scored.weights[n] if n in bounded else weights[n] for n in scored.scores}
+        heeded = dict.fromkeys(named, 1.0) if named else present
         return carries_signal(scored, heeded, per_reward)
 
     return has_signal
@@ -564,8 +577,8 @@ def make_run_log(
             "tools": tools,
         }
     log = RunLog(args, weights, plan, facts, gather)
-    log.task_column, there = checks.known_tasks(dataset, args.task_column, tasks)
-    log.note({**task_metrics((), log.task_column, there), "num_tokens": Total(0)})
+    log.task_column, log.tasks = checks.known_tasks(dataset, args.task_column, tasks)
+    log.note({**task_metrics((), log.task_column, log.tasks), "num_tokens": Total(0)})
     return log
 
 
@@ -629,6 +642,7 @@ def make_updater(
         note=run_log.note,
         gather=gather,
         offloads_activations=args.activation_offloading,
+        tasks=Tasks(run_log.task_column, run_log.tasks, args.task_weights == "equal"),
     )
 
 

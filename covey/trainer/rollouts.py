@@ -4,7 +4,7 @@
 
 So when rollout n is due, rollout n + lag begins. An engine whose weights are its own samples beside the update; the native one,
 whose weights are the policy's, samples at once, and only rewards run beside the update. That decides who waits, and nothing else:
-what is computed is the same.
+what is computed is the same. The multipliers of rewards with a bound are those of the moment at which a rollout begins.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 from covey.errors import ConfigError
 from covey.metrics import Mean
 from covey.rewards.execution.executors import start_thread
+from covey.score.constraints import Multipliers
 from covey.trainer.data import Ahead
 from covey.trainer.distributed import gather, gather_of_its_own, gather_on_main, raise_together
+from covey.trainer.replay import Replayed
 from covey.trainer.scored_rollout import RolloutParts, ScoredRollout
 from covey.types import Gather, ScoredGroup
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from covey.trainer.curriculum import Curriculum
     from covey.trainer.data import Numbered
     from covey.trainer.grpo_trainer import GRPOTrainer
+    from covey.trainer.replay import Replay
 
 TRAINING, EVALUATION = 0, 1
 """First part of the step that random numbers depend on: evaluation has numbers of its own."""
@@ -49,6 +52,7 @@ class Rollouts:
         lag: rollouts that are sampled before they are needed.
         curriculum: draws the prompts; None: they are those that the loader gives.
         growth: decides which groups grow; None: all are of one size.
+        replay: draws groups that are trained on again; None: all are sampled.
     """
 
     def __init__(
@@ -57,8 +61,12 @@ class Rollouts:
         lag: int = 0,
         curriculum: Curriculum | None = None,
         growth: GroupGrowth | None = None,
+        replay: Replay | None = None,
     ) -> None:
         self.has_signal, self.lag, self.curriculum, self.growth = has_signal, lag, curriculum, growth
+        self.replay = replay
+        self.multipliers = Multipliers({})
+        """Of rewards with a bound, as those rollouts make them that were trained on."""
         self.queue: list[ScoredRollout] = []
         """Begun and not yet trained on, in order."""
         self._threads: list[threading.Thread] = []
@@ -75,8 +83,11 @@ class Rollouts:
         for thread in self._threads:
             thread.join()
         self.queue, self._threads, self._is_over, self.loaded = [], [], threading.Event(), -1
+        self.multipliers = Multipliers(trainer.scorer.rewards.bounds)
         if self.curriculum is not None:
             self.curriculum.begin()
+        if self.replay is not None:
+            self.replay.buffer.rollouts.clear()
         if trainer.args.async_in_flight:
             check_in_flight(trainer.engine)
         counts = trainer.args.dynamic_sampling or self.growth is not None
@@ -121,12 +132,16 @@ class Rollouts:
 
     def _begin_those(self, trainer: GRPOTrainer, numbers: Sequence[int], rows: Sequence[Numbered]) -> float:
         """Begin rollouts with the present weights; return the seconds that those before were waited for."""
-        curriculum, draws = self.curriculum, []
+        curriculum, draws, plan = self.curriculum, [], trainer.plan
         if curriculum is None:
             prompts = trainer.read_or_save(lambda: trainer.prompts.rollouts(rows, len(numbers)))
         else:
-            draws = [curriculum.draw(number, trainer.plan.prompts_per_rollout) for number in numbers]
+            draws = [curriculum.draw(number, plan.prompts_per_rollout) for number in numbers]
             prompts = trainer.read_or_save(lambda: curriculum.rollouts(trainer, draws))
+        # After the rows are read: where one cannot be used, the buffer is saved as it was. There is one rollout, as there is no lag.
+        replayed = Replayed() if self.replay is None else self.replay.draw(trainer, numbers[0])
+        own = plan.places(trainer.args.process_index)
+        prompts = [replayed.to_sample(rounds, own) for rounds in prompts]
         log, engine, step = trainer.run_log, trainer.engine, trainer.state.global_step
         is_beside, start = bool(self.lag) and engine.samples_beside_updates, time.perf_counter()
         with log.timed("sample"):
@@ -146,6 +161,9 @@ class Rollouts:
             parts = self._parts(trainer, number, not is_beside and number == numbers[-1])
             rollout = ScoredRollout(number, step, parts, of_rounds, self.queue[-1] if self.queue else None)
             rollout.notes += [draw.metrics for draw in draws if draw.number == number]
+            rollout.notes.append(replayed.metrics)
+            rollout.replayed = replayed
+            rollout.notes.append(self.multipliers.metrics())
             self.queue.append(rollout)
             if self.lag and not is_beside:
                 with log.timed("sample"):
@@ -162,6 +180,8 @@ class Rollouts:
         del self.queue[0]
         if self.curriculum is not None:
             self.curriculum.learn(rollout.number, gather(rollout.evidence))
+        if self.multipliers.bounds:
+            rollout.notes.append(self.multipliers.learn(gather(rollout.observed)))
         for metrics in rollout.notes:
             log.note(metrics)
         log.note_engine(rollout.engine_numbers)
@@ -170,17 +190,32 @@ class Rollouts:
                 with_advantages, metrics = trainer.scorer.add_advantages(groups)
             log.note(metrics)
             scored += with_advantages
-        keeps_whole = trainer.plan.keeps_groups_whole  # then only the record needs those of other processes
+        replayed = rollout.replayed or Replayed()
+        if self.replay is not None:
+            self.replay.keep(rollout.number, replayed, scored)
+        return self._recorded(trainer, replayed, scored)
+
+    def _recorded(
+        self, trainer: GRPOTrainer, replayed: Replayed, scored: Sequence[ScoredGroup]
+    ) -> list[ScoredGroup]:
+        """Record the groups that were sampled, and return those that are trained on, replayed ones in their places. Collective."""
+        log, plan = trainer.run_log, trainer.plan
+        keeps_whole = plan.keeps_groups_whole  # then only the record needs those of other processes
         of_ranks = gather_on_main(scored) if keeps_whole else gather(scored)
-        everything = trainer.prompts.in_order(of_ranks) if of_ranks else []
+        places = range(plan.prompts_per_rollout)
+        fresh = [place for place in places if place not in replayed.groups]
+        everything = trainer.prompts.in_order(of_ranks, fresh) if of_ranks else []
         if trainer.is_world_process_zero():
             log.record_groups(trainer.state.global_step + 1, everything)
-        return scored if keeps_whole else everything
+        if keeps_whole:
+            return replayed.among(scored, plan.places(trainer.args.process_index))
+        return replayed.among(everything, places)
 
     def _parts(self, trainer: GRPOTrainer, number: int, sleeps: bool) -> RolloutParts:
         """Return what rollout `number` is made with, as it is now."""
         args, agents = trainer.args, trainer.agents
         sampling = replace(trainer.sampling, step=(TRAINING, number))
+        scorer, weights = trainer.scorer, self.multipliers.weights()
         agents.keep_journal(args, sampling.step if trainer.state.global_step else None, trainer.remark)
         return RolloutParts(
             engine=trainer.engine,
@@ -191,12 +226,13 @@ class Rollouts:
             growth=self.growth,
             complete=trainer.with_logprobs,
             penalties=trainer.kl_penalties if args.kl_in_reward else None,
-            scorer=trainer.scorer,
+            scorer=replace(scorer, weights=weights) if weights else scorer,
             has_signal=self.has_signal,
             refills=args.dynamic_sampling_rounds if args.dynamic_sampling else 0,
             gather=self._gather,
             state=self._state_at(trainer, number) if self.lag else trainer.state,
             task_column=trainer.run_log.task_column,
+            refills_by="" if trainer.prompts.quota is None else trainer.prompts.quota.column,
             phases=AHEAD if self.lag else AT_ONCE,
             swaps=args.async_in_flight,
             waits_to_begin=bool(self.lag) and agents.environments is not None,

@@ -64,6 +64,8 @@ class RunLog:
         self.args, self.rewards, self.plan, self.facts, self.gather = args, rewards, plan, facts, gather
         self.task_column = args.task_column
         """Where rows name their task; empty where what they name is no task."""
+        self.tasks: Sequence[str] = ()
+        """Those that the training dataset is known to have."""
         self.settings = {**args.to_dict(), "display": resolved_display(args.display)}
         self.log, self.step, self.run = Ledger(), Ledger(), Ledger()
         self.writer: RunWriter | None = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from covey.errors import EngineError
 from covey.metrics import Metrics, merge, timed
+from covey.score.constraints import observed
 from covey.score.dynamic_sampling import Asked, DynamicSampling
 from covey.score.group_growth import GrowingRound
 from covey.score.pass_rates import Evidence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from covey.score.group_growth import GroupGrowth
     from covey.score.scorer import Scorer
     from covey.trainer.data import Round
+    from covey.trainer.replay import Replayed
     from covey.trainer.sampled import Sampled, SampleFunction
     from covey.types import Gather, Group, Prompt, ScoredGroup
 
@@ -58,6 +60,8 @@ class RolloutParts:
     state: object
     """The trainer's state that rewards are shown."""
     task_column: str
+    refills_by: str
+    """Column whose value a prompt that takes the place of another one shares with it; empty: none."""
     phases: Mapping[str, str]
     """The metrics that the seconds of "sample" and "score" go to."""
     swaps: bool
@@ -91,8 +95,12 @@ class ScoredRollout:
     """Metrics, in the order in which they came."""
     evidence: list[Evidence] = field(default_factory=list)
     """What its groups said of their prompts, those that were replaced too."""
+    observed: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """What its groups said of the means of rewards with a bound, those that were replaced too."""
     engine_numbers: Mapping[str, float] = field(default_factory=dict)
     """Those of the engine when this rollout was sampled."""
+    replayed: Replayed | None = None
+    """The groups of earlier rollouts that take places in it; None: none do."""
     fault: BaseException | None = None
     """Why it could not be made."""
     sampled: threading.Event = field(default_factory=threading.Event)
@@ -166,7 +174,13 @@ class ScoredRollout:
         self, parts: RolloutParts, number: int, own: Sequence[Prompt], fresh: Sequence[Prompt]
     ) -> DynamicSampling:
         """Begin the groups of a round."""
-        kept = DynamicSampling(parts.has_signal, fresh, parts.refills, parts.gather)
+        kept = DynamicSampling(
+            parts.has_signal,
+            fresh,
+            parts.refills,
+            parts.gather,
+            lambda prompt: str(prompt.columns.get(parts.refills_by)),
+        )
         if parts.growth is None:
             return kept
         return GrowingRound(parts.growth, own, len(self.prompts), number, kept)
@@ -186,11 +200,13 @@ class ScoredRollout:
         return sampled if sampled.has_logprobs else parts.complete(sampled)
 
     def _note(self, parts: RolloutParts, attempt: Sequence[ScoredGroup]) -> None:
-        """Note the metrics of scored groups."""
+        """Note the metrics of scored groups, and what they say of bounds."""
         groups = [scored.group for scored in attempt]
         given = reward_metrics(attempt, [reward.name for reward in parts.scorer.rewards])
         self.notes.append(merge(given, completion_metrics(groups)))
         self.notes.append(merge(task_metrics(attempt, parts.task_column), token_metrics(groups)))
+        for name, pairs in observed(attempt, parts.scorer.rewards.bounds).items():
+            self.observed.setdefault(name, []).extend(pairs)
 
     def _end_sampling(self, parts: RolloutParts) -> None:
         """Let the weights be changed."""

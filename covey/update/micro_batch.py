@@ -175,6 +175,7 @@ def build_micro_batches(
     reduction: Reduction,
     gather: Callable[[Totals], list[Totals]],
     every_row_is_needed: bool = True,
+    adjust: Callable[[list[list[float]]], Sequence[Sample]] | None = None,
 ) -> list[MicroBatch]:
     """Build the micro-batches of a rollout, with the weights of their rows. Collective.
 
@@ -185,31 +186,46 @@ def build_micro_batches(
         reduction: how token losses are summed.
         gather: every process's value; called once per optimizer step.
         every_row_is_needed: False leaves out the rows that cannot change the step.
+        adjust: returns the samples with the advantages that are trained on, given the weights of the tokens of each micro-batch's
+            completions; None: they stay as they are.
     """
+    weights = token_weights(samples, cut, accumulation, reduction, gather)
+    samples = samples if adjust is None else adjust(weights)
     batches = []
+    for numbers, of_rows in zip(cut, weights, strict=True):
+        part = [samples[i] for i in numbers]
+        kept = contributing_rows(part, of_rows, every_row_is_needed)
+        batch = micro_batch([part[k] for k in kept], [numbers[k] for k in kept], [of_rows[k] for k in kept])
+        batch.num_dropped = len(part) - len(kept)
+        batches.append(batch)
+    return batches
+
+
+def token_weights(
+    samples: Sequence[Sample],
+    cut: Sequence[Sequence[int]],
+    accumulation: int,
+    reduction: Reduction,
+    gather: Callable[[Totals], list[Totals]],
+) -> list[list[float]]:
+    """Return what a token of each completion of each micro-batch weighs in the loss of its optimizer step. Collective."""
+    weights: list[list[float]] = []
     for first in range(0, len(cut), accumulation):
-        step = [(numbers, [samples[i] for i in numbers]) for numbers in cut[first : first + accumulation]]
+        step = [[samples[i] for i in numbers] for numbers in cut[first : first + accumulation]]
         counts = [
             (
                 [sum(s.completion.loss_mask) for s in part],
                 [s.in_loss for s in part],
                 [s.prompt.seed_key for s in part],
             )
-            for _, part in step
+            for part in step
         ]
-        draws = [([s.prompt.weight for s in part], [s.share for s in part]) for _, part in step]
-        each = zip(counts, draws, strict=True)
+        draws = [([s.prompt.weight for s in part], [s.share for s in part]) for part in step]
+        each = list(zip(counts, draws, strict=True))
         own = sum((Totals.of(*count, reduction.truncated, *draw) for count, draw in each), Totals())
         totals = sum(gather(own), Totals())
-        for (numbers, part), count, draw in zip(step, counts, draws, strict=True):
-            weights = row_weights(reduction, *count, totals, *draw)
-            kept = contributing_rows(part, weights, every_row_is_needed)
-            batch = micro_batch(
-                [part[k] for k in kept], [numbers[k] for k in kept], [weights[k] for k in kept]
-            )
-            batch.num_dropped = len(part) - len(kept)
-            batches.append(batch)
-    return batches
+        weights += [row_weights(reduction, *count, totals, *draw) for count, draw in each]
+    return weights
 
 
 def contributing_rows(

@@ -31,6 +31,14 @@ class Sample:
         return any(self.turn_advantages) if self.turn_advantages is not None else self.advantage != 0
 
     @property
+    def size(self) -> float:
+        """The absolute advantage of its tokens in the loss, summed."""
+        if self.turn_advantages is None:
+            return abs(self.advantage) * self.completion.num_written
+        each = zip(self.token_advantages, self.completion.loss_mask, strict=True)
+        return sum(abs(a) for a, kept in each if kept)
+
+    @property
     def token_advantages(self) -> list[float]:
         """The advantage of each id; 0 for ids that the policy did not write, where turns have their own."""
         if self.turn_advantages is None or self.completion.turns is None:

@@ -2,8 +2,8 @@
 
 Symbols in the formulas: l, o, b, f are log-probabilities of the sampled token under the present policy, the policy that
 the update on its rollout began with, the policy that sampled as the sampler reported it, and the reference; A the advantage; i
-counts completions, t the tokens of one, n_i their number. Unless rollouts are sampled ahead (`async_lag`), o and b are of the
-same weights.
+counts completions, t the tokens of one, n_i their number. Unless rollouts are sampled ahead (`async_lag`) or groups trained on again
+(`replay_groups`), o and b are of the same weights.
 """
 
 from __future__ import annotations

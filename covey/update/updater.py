@@ -28,6 +28,7 @@ from covey.update.picture_effect import picture_effect
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.samples import Sample
+from covey.update.task_weights import Tasks, equal_factors, joined_says, task_shares
 from covey.update.terms import loss_terms
 from covey.update.token_selection import TokenSelection
 
@@ -69,6 +70,8 @@ class Updater:
     """Weight of the loss that balances a mixture's experts, the mean over the step's completions."""
     offloads_activations: bool = False
     """Whether saved activations wait in the memory of the host."""
+    tasks: Tasks = field(default_factory=Tasks)
+    """How much tasks have to say in the gradient."""
 
     batches: list[MicroBatch] = field(default_factory=list, init=False)
     """Of the present optimizer step."""
@@ -107,7 +110,17 @@ class Updater:
             accumulation: micro-batches per optimizer step.
         """
         every_row = bool(self.aux_coef) or needs_every_row(self.objective, self.selection, self.bonus)
-        return build_micro_batches(samples, cut, accumulation, self.reduction, self.gather, every_row)
+        given = self.reduction, self.gather, every_row, partial(self._as_tasks_weigh, samples, cut)
+        return build_micro_batches(samples, cut, accumulation, *given)
+
+    def _as_tasks_weigh(
+        self, samples: Sequence[Sample], cut: Sequence[Sequence[int]], weights: list[list[float]]
+    ) -> Sequence[Sample]:
+        """Return samples with the advantages that give tasks their say in the gradient, and note what it is. Collective."""
+        own, tasks = self.tasks.says(samples, cut, weights), self.tasks
+        factors = equal_factors(joined_says(self.gather(own))) if tasks.are_equal else None
+        self.note(task_shares(own, tasks.names, factors))
+        return samples if factors is None else tasks.weighed(samples, factors)
 
     @torch.no_grad()
     def prepare(self, model: nn.Module, batches: list[MicroBatch], accumulation: int) -> None:
@@ -185,6 +198,22 @@ class Updater:
         ]
         left = iter(known)
         return [replace(g, completions=tuple(next(left) for _ in g.completions)) for g in groups]
+
+    def sequence_gaps(
+        self, model: nn.Module, groups: Sequence[Group], size: int, device: torch.device
+    ) -> list[list[float]]:
+        """Compute how much likelier each completion is under the present policy than it was to its sampler: Σ_t (o - b), in nats.
+
+        `size` completions at a time. Collective where passes are joint.
+        """
+        samples = [Sample(g.prompt, c, 0.0, n) for n, g in enumerate(groups) for c in g.completions]
+        batches = _unweighted(samples, size, device)
+        gaps: list[float] = []
+        for batch, (logprobs, _) in zip(batches, self.logprobs(model, batches), strict=True):
+            terms = loss_terms(batch, logprobs)
+            gaps += terms.row_sums((terms.old_logprobs - terms.sampler_logprobs).double()).tolist()
+        left = iter(gaps)
+        return [[next(left) for _ in g.completions] for g in groups]
 
     def logprobs(self, model: nn.Module, batches: Sequence[MicroBatch]) -> list[tuple[Tensor, Tensor]]:
         """Return log-probabilities and entropies, shape (tokens,), of micro-batches, without gradient; in parts where memory is short.

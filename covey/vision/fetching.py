@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 """For the whole, names and redirects included."""
+TOO_LATE = "took more than {:g} s"
 MOST_BYTES = 20_000_000
 MOST_REDIRECTS = 5
 WITHIN = ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
@@ -54,7 +55,7 @@ def fetched(url: str) -> bytes:
     thread = threading.Thread(target=work, name="covey-picture", daemon=True)
     thread.start()
     thread.join(SECONDS)
-    found = outcome[0] if outcome else NotFetched(f"took more than {SECONDS:g} s")
+    found = outcome[0] if outcome else NotFetched(TOO_LATE.format(SECONDS))
     if isinstance(found, NotFetched):
         raise found
     return found
@@ -66,12 +67,15 @@ def _followed(url: str) -> bytes:
 
     target = httpx2.URL(url)
     limits = httpx2.Timeout(SECONDS)
-    with httpx2.Client(verify=trust(), trust_env=False, timeout=limits, cookies=None) as client:
-        for _ in range(MOST_REDIRECTS + 1):
-            with _answer(client, target) as response:
-                if not response.is_redirect:
-                    return _body(response)
-                target = target.join(response.headers["Location"])
+    try:
+        with httpx2.Client(verify=trust(), trust_env=False, timeout=limits, cookies=None) as client:
+            for _ in range(MOST_REDIRECTS + 1):
+                with _answer(client, target) as response:
+                    if not response.is_redirect:
+                        return _body(response)
+                    target = target.join(response.headers["Location"])
+    except httpx2.TimeoutException:  # of one step, seen before the limit of the whole
+        raise NotFetched(TOO_LATE.format(SECONDS)) from None
     raise NotFetched(f"redirects more than {MOST_REDIRECTS} times")
 
 

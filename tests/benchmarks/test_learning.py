@@ -63,6 +63,16 @@ def test_a_place_between_two_points_is_on_a_straight_line():
     assert numbers().reached(curve(0.0, 0.2, 0.6), 0.7) is None
 
 
+def test_what_a_token_takes_is_the_whole_run_by_its_tokens():
+    base, arm = (
+        curve(0.0, 0.4, 0.8),
+        curve(0.0, 0.1, every=200, seconds=8.0),
+    )  # 2 s for 200 tokens, 8 s for 200
+    found = numbers().per_token({0: base, 1: base}, {0: arm, 1: arm, 2: base}, "seconds")
+    assert (found.mean, found.low, found.high, found.seeds) == pytest.approx((4.0, 4.0, 4.0, 2))
+    assert numbers().per_token({0: base}, {0: arm}) is None  # files of before do not know the processor's
+
+
 def test_an_arm_that_never_arrives_is_a_lower_bound():
     found = numbers().ratio({0: curve(0.0, 0.4, 0.8)}, {0: curve(0.0, 0.1, 0.2)})
     assert found.missed == 1 and found.mean == pytest.approx(1.0) and str(found).startswith("≥ 1.00")
@@ -121,7 +131,7 @@ def test_a_short_study_is_taken_resumed_and_held_to_its_settings(tmp_path, monke
     points = json.loads((tmp_path / "countdown" / "plain" / "0.json").read_text())["points"]
     assert [p["step"] for p in points] == [0, 1, 2]
     assert 24 * 2 <= points[2]["tokens"] <= 24 * 2 * 16
-    assert points[0]["count"] == {"countdown": 4}
+    assert points[0]["count"] == {"countdown": 4} and 0 == points[0]["processor"] < points[2]["processor"]
     go("--arm", "still", "learning_rate=0.0")
     assert taken == [(None, 0), (0.0, 0)]  # the first was there
     still = json.loads((tmp_path / "countdown" / "still" / "0.json").read_text())["points"]

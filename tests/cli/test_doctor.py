@@ -5,7 +5,7 @@ import json
 import pytest
 
 from covey.cli import main
-from tests.runs.synthetic import Story, write_run
+from tests.runs.synthetic import Story, settings_of, write_run
 
 
 def command(*arguments):
@@ -52,3 +52,17 @@ def test_a_healthy_run_gives_status_0(tmp_path, capsys):
 def test_no_record_is_an_error_that_says_where_it_looked(tmp_path, capsys):
     assert command(tmp_path) == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_advice_begins_with_what_was_measured_where_the_run_is_far_from_it(tmp_path, capsys):
+    """The bundled policy was trained with 2e-4 to 1e-3: with 2e-2 the policy runs away, and the doctor quotes the nearest run."""
+    story = Story(steps=40, kl_growth=1.3, evaluate_every=0)
+    size = {"name": "tiny", "parameters": 1_144_576, "trainable": 1_144_576}
+    write_run(tmp_path / "record", story, model=size, settings=settings_of(story) | {"learning_rate": 0.02})
+    assert command(tmp_path) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    quote = "learning_rate: 0.02 is 20 times the most that was measured, 0.001. A start: 0.0003, as bundled"
+    assert f"· {quote}" in shown and shown.index(quote) < shown.index("raise beta")
+    assert command(tmp_path, "--json") == 1
+    (hint,) = [h for h in json.loads(capsys.readouterr().out) if h["rule"] == "kl_runs_away"]
+    assert hint["advice"][0].startswith(quote) and hint["advice"][0].endswith("(docs/tasks.md).")

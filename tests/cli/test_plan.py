@@ -60,6 +60,15 @@ def test_rewards_are_shown_with_weight_tasks_and_gates(recipe, capsys):
     assert "weight 1 → 0; tasks odd; after short" in capsys.readouterr().out
 
 
+def test_a_bound_is_shown_in_place_of_a_weight(recipe, capsys):
+    text = recipe.read_text()
+    recipe.write_text(text.replace("train:", "  - reward: ThinkFormat\n    at_least: 0.95\ntrain:"))
+    found = planned(capsys, recipe)["rewards"]["think_format"]
+    assert (found["at_least"], found["at_most"], found["weight"]) == (0.95, None, 0.0)
+    assert main(["plan", str(recipe)]) == 0
+    assert "mean at least 0.95, by a multiplier of 0 to 10" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -102,6 +111,43 @@ def test_what_was_foreseen_stands_beside_what_came(recipe, capsys):
     )
     assert main(["plan", str(recipe), "--against", "out"]) == 0
     assert "at that length" in capsys.readouterr().out
+
+
+MEASURED = "a start from what was measured"
+
+
+def test_a_recipe_near_what_was_measured_is_shown_no_other_start(capsys):
+    assert MEASURED not in planned(capsys, "tiny")
+    assert main(["plan", "tiny"]) == 0
+    assert MEASURED not in capsys.readouterr().out.lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "times", "start", "source"),
+    [
+        (["tiny", "--set", "learning_rate=0.1"], 100.0, 3e-4, "as bundled (1.14 million weights, full"),
+        (["discs", "--set", "learning_rate=1e-6"], 1 / 200, 1e-3, "as bundled_discs (0.292 million weights"),
+        (
+            ["tiny", "--set", "use_peft=true", "lora_target_modules=all-linear", "learning_rate=1e-2"],
+            100.0,
+            1e-4,
+            "as Qwen2.5-Coder-0.5B-Instruct (494 million weights, an adapter)",
+        ),
+    ],
+)
+def test_a_setting_far_from_what_was_measured_has_a_start_and_a_source(words, times, start, source, capsys):
+    """The most of 0.3 to 1.1 million weights is 1e-3, the least 2e-4; of an adapter the nearest is 1e-4."""
+    (found,) = planned(capsys, *words)[MEASURED].items()
+    assert found[0] == "learning_rate" and found[1]["times"] == pytest.approx(times)
+    assert found[1]["start"] == start and found[1]["value"] != start
+    assert main(["plan", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "A start from what was measured\n  learning_rate  " in shown and source in shown
+
+
+def test_nothing_is_compared_where_the_size_of_the_model_is_not_known(recipe, capsys):
+    assert MEASURED in planned(capsys, recipe)
+    assert MEASURED not in planned(capsys, recipe, "--set", "model=no/such-model")
 
 
 @pytest.mark.parametrize(

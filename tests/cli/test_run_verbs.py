@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 
 from covey.cli import main
+from tests.clocks import PATIENCE
 from tests.runs.synthetic import Story, write_run
 
 STORY = Story(steps=6, prompts_per_step=2, group_size=4, evaluate_every=3, eval_prompts=4)
@@ -56,10 +57,10 @@ def test_watch_serves_until_it_is_interrupted(run):
     assert child.stdout is not None
     address = re.search(r"http://127\.0\.0\.1:\d+/", child.stdout.readline())
     assert address
-    with urllib.request.urlopen(address.group(), timeout=20) as response:
+    with urllib.request.urlopen(address.group(), timeout=PATIENCE) as response:
         assert b'id="data"' in response.read()
     child.send_signal(signal.SIGINT)
-    assert child.wait(timeout=20) == 0
+    assert child.wait(timeout=PATIENCE) == 0
 
 
 def test_watch_says_that_a_port_is_taken(run, capsys):

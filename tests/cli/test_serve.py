@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 import warnings
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from covey.sample.remote.served_queue import Job, ServedQueue
 from covey.sample.remote.server import DrawRequest
 from covey.sample.sampling import Sampling
 from covey.types import Prompt
+from tests.clocks import PATIENCE, eventually
 from tests.tiny import EOS, tiny_policy, tiny_tokenizer
 from tests.trainer.harness import by_length, rows, train
 
@@ -34,32 +36,32 @@ def folder(tmp_path):
     return tiny_policy(tmp_path / "m", scale=2.0)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def served(words, ask, number=signal.SIGTERM):
-    """Run the command, ask once it serves, and end it by a signal; returns the status and what was asked."""
-    port, said = free_port(), []
-    server = CoveyServer(Client(f"http://127.0.0.1:{port}", 10))
+    """Run the command, ask once it serves, and end it by a signal; returns the status, what was asked and the address."""
+    addresses, said, show = SimpleQueue(), [], serve.show
+
+    def printed(*words, **options):
+        show(*words, **options)
+        addresses.put(words[0] if words else None)
 
     def other():
-        while not server.is_alive():
-            time.sleep(0.01)
+        said.append(CoveyServer(Client(addresses.get(timeout=PATIENCE), PATIENCE)))
+        eventually(said[0].is_alive)
         try:
-            said.append(ask(server))
+            said.append(ask(said[0]))
         finally:
             os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=other, daemon=True)
     thread.start()
     before = signal.getsignal(signal.SIGTERM)
-    status = main(["serve", *words, "--port", str(port)])
-    thread.join(10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve, "show", printed)
+        status = main(["serve", *words, "--port", "0"])
+    thread.join(PATIENCE)
+    server, answer = said
     assert signal.getsignal(signal.SIGTERM) == before and not server.is_alive()
-    return status, said[0], port
+    return status, answer, server.url
 
 
 def native(model):
@@ -75,9 +77,10 @@ def draws(server):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_prints_its_address_serves_and_ends_in_order(folder, capsys, number):
-    status, said, port = served([folder], draws, number)
+    status, said, url = served([folder], draws, number)
     out = capsys.readouterr()
-    assert status == 0 and out.out == f"http://127.0.0.1:{port}\n" and "Traceback" not in out.err
+    assert status == 0 and out.out == f"{url}\n" and url.startswith("http://127.0.0.1:")
+    assert "Traceback" not in out.err
     assert said == native(AutoModelForCausalLM.from_pretrained(folder))
 
 
@@ -95,13 +98,13 @@ def test_an_end_waits_for_the_group_that_is_drawn_but_not_for_ever(folder, monke
     monkeypatch.setattr(ServedQueue, "__init__", kept)
 
     def ask(server):
-        queues[0].put(Job(lambda: held.wait(10)))
+        queues[0].put(Job(lambda: held.wait(PATIENCE)))
         while not queues[0].is_busy:
             time.sleep(0.01)
 
     assert served([folder], ask)[0] == 0 and ended == [0]
     held.set()
-    queues[0].thread.join(5)
+    queues[0].thread.join(PATIENCE)
 
 
 def test_dtype_and_device_are_those_that_are_named(folder):
@@ -138,7 +141,7 @@ def test_a_host_that_others_reach_is_warned_of_unless_there_is_a_token(folder, m
     warned = []
     for host, token in (("0.0.0.0", ""), ("0.0.0.0", "secret"), ("127.0.0.1", ""), ("localhost", "")):
         monkeypatch.setenv(TOKEN, token)
-        assert main(["serve", folder, "--host", host]) == 2
+        assert main(["serve", folder, "--host", host, "--port", "0"]) == 2
         said = capsys.readouterr().err
         assert "as far as this" in said
         warned.append("without asking who they are" in said)
@@ -151,7 +154,7 @@ def test_a_token_of_the_environment_is_asked_for(folder, monkeypatch):
     def ask(server):
         said = r"token is missing or another one\. It is sent as a bearer token\..* Set the environment variable COVEY_ENGINE_TOKEN"
         with pytest.raises(Exception, match=said):
-            CoveyServer(Client(server.url, 5, "other")).label()
+            CoveyServer(Client(server.url, PATIENCE, "other")).label()
         return server.label()
 
     assert served([folder], ask)[1] == "default"
@@ -162,8 +165,8 @@ def test_a_token_of_the_environment_is_asked_for(folder, monkeypatch):
     [
         (["--port", "70000"], "--port is 70000; it is a number from 0 to 65535"),
         (["--max-sequences", "0"], "--max-sequences is 0"),
-        (["--dtype", "float33"], "dtype is 'float33'"),
-        (["--device", "cuda"], "no CUDA device"),
+        (["--dtype", "float33", "--port", "0"], "dtype is 'float33'"),
+        (["--device", "cuda", "--port", "0"], "no CUDA device"),
         (["--host", "256.1.1.1"], "256.1.1.1, port 8000, cannot be used"),
         (["--engine", "vllm", "--restarts", "-1"], "--restarts is -1; it must be at least 0"),
     ],
@@ -186,5 +189,5 @@ def test_a_port_that_is_taken_and_a_model_that_is_none_are_status_2(folder, tmp_
     said = capsys.readouterr().err
     assert said.count(f"port {port}, cannot be used: Address already in use. --port 0 takes a free one.") == 2
     assert "cannot be loaded" not in said
-    assert main(["serve", str(tmp_path / "nothing")]) == 2
+    assert main(["serve", str(tmp_path / "nothing"), "--port", "0"]) == 2
     assert "cannot be loaded" in capsys.readouterr().err

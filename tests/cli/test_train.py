@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import covey.runs
 from covey.cli import main
 from covey.cli.verbs.train import print_end
+from tests.clocks import PATIENCE
 
 
 def weights(folder):
@@ -102,12 +103,12 @@ def test_ctrl_c_is_status_130(recipe, tmp_path):
     )
     steps = tmp_path / "stopped" / "record" / "steps.jsonl"
     try:
-        deadline = time.monotonic() + 600  # imports alone take minutes where many tests run at once
+        deadline = time.monotonic() + 3_600  # imports alone take minutes where many tests run at once
         while not steps.exists() or not steps.stat().st_size:
             assert child.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
         child.send_signal(signal.SIGINT)
-        assert child.wait(timeout=300) == 130
+        assert child.wait(timeout=PATIENCE) == 130
     finally:
         child.kill()
     assert covey.runs.open(tmp_path / "stopped").state == "interrupted"

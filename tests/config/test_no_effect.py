@@ -206,6 +206,8 @@ INEFFECTIVE = [
     ({"importance_sampling_m2": 0.1}, "without importance_sampling_mode='token_m2'"),
     ({"curriculum_from": "runs/first"}, "without curriculum"),
     ({"curriculum_floor": 0.5}, "without curriculum"),
+    ({"replay_age": 2}, "with replay_groups=0"),
+    ({"replay_min_ess": 0.9}, "with replay_groups=0"),
     ({"curriculum_half_life": 5.0}, "without curriculum"),
 ]
 

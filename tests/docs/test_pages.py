@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from covey.config.choices import LOSS_TYPES
+from covey.rewards import reward
 from covey.sample.remote.engine import RemoteEngine
 from covey.sample.remote.weight_sync import WeightSync
 from covey.score.estimators import BASELINES
@@ -82,7 +83,9 @@ RUNS = [
     {"dynamic_sampling": True},
     {"group_allocation": "grow", "advantage_estimator": "rloo"},
     {"async_lag": 1, "max_steps": 4},
-    {"curriculum": "biased"},
+    {"curriculum": "biased", "task_weights": "equal", "task_shares": {"sums": 2, "words": 1}},
+    {"replay_groups": 1, "max_steps": 2},
+    {"at_least": 0.5},
 ]
 
 
@@ -127,9 +130,11 @@ class Proven:
 
 def test_every_metric_is_explained_and_every_explained_one_is_logged(tmp_path):
     logged = set()
-    for number, given in enumerate(RUNS):
+    for number, given in enumerate(map(dict, RUNS)):
         folder = tiny_policy(tmp_path / f"m{number}", generation=MANY_ENDS)
-        trainer = train(folder, tmp_path, Recorder(by_length, "mine"), rows(task=["sums"] * 8), **given)
+        bound = {name: given.pop(name) for name in ("at_least",) if name in given}
+        mine = reward(Recorder(by_length, "mine"), **bound)
+        trainer = train(folder, tmp_path, mine, rows(task=["sums", "words"] * 4), **given)
         logged |= {key for entry in trainer.state.log_history if "loss" in entry for key in entry} - {"step"}
     with_tools = trained(tmp_path / "tools", tools=[adder()])
     own = ("tools/", "episodes/", "completions/injected", "time/tools")
@@ -140,8 +145,9 @@ def test_every_metric_is_explained_and_every_explained_one_is_logged(tmp_path):
     shown = {
         "tokens/0": "tokens/<server>",
         "rewards/mine": "rewards/<name>",
-        "tasks/sums": "tasks/<task>",
-        "/mean/sums": "/mean/<task>",
+        "constraints/mine": "constraints/<name>",
+        **{f"tasks/{task}": "tasks/<task>" for task in ("sums", "words")},
+        **{f"/mean/{task}": "/mean/<task>" for task in ("sums", "words")},
     }
     logged = {ends.get(key, key).replace("tools/add/", "tools/<name>/") for key in logged}
     for found, written in shown.items():

@@ -205,3 +205,15 @@ def test_a_reward_model_that_cannot_be_loaded_is_named_with_its_line():
 
     with pytest.raises(ConfigError, match=r"r\.yaml:2: the reward model 'a/b' cannot be loaded: not there"):
         mix("rewards:\n  - model: a/b", load)
+
+
+def test_a_bound_is_said_with_what_its_multiplier_is_learned_with():
+    found = one("{reward: ThinkFormat, at_least: 0.95, multiplier_step: 0.2, multiplier_max: 5}").options
+    assert (found.at_least, found.multiplier_step, found.multiplier_damping, found.multiplier_max) == (
+        0.95,
+        0.2,
+        2.0,
+        5,
+    )
+    with pytest.raises((ConfigError, RewardError), match=r"r\.yaml:2: .*what it weighs is the multiplier"):
+        one("{reward: ThinkFormat, at_least: 0.95, weight: 2}")

@@ -13,6 +13,10 @@ import pytest
 
 from covey.errors import RewardError
 from covey.rewards import Mixture, RewardBatch, reward
+from tests.clocks import PATIENCE, eventually
+
+AMPLE = 6.0
+"""Seconds for one that answers at once, on a machine that others use, before one that hangs is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,7 @@ def hostile(tmp_path_factory):
 
         def one(completion):
             if completion == "sleep":
-                time.sleep(60)
+                time.sleep(3_600)
             if completion == "loop":
                 while True: pass
             if completion == "tower":
@@ -78,26 +82,32 @@ def values(table, name="by_text"):
 
 
 def test_each_sample_has_its_own_deadline_in_a_process(hostile):
-    r = reward(hostile.by_text, where="process", sample_timeout=0.4, on_error="missing")
-    table = score(
-        r, ["a", "loop", "bb", "tower", "raise", "die", "kill", "garbage", "exit", "ccc", "sleep", "d"]
-    )
-    assert values(table) == [1.0, None, 2.0, None, None, None, None, None, None, 3.0, None, 1.0]
+    r = reward(hostile.by_text, where="process", sample_timeout=AMPLE, on_error="missing")
+    table = score(r, ["a", "sleep", "bb", "raise", "die", "kill", "garbage", "exit", "ccc", "d"])
+    assert values(table) == [1.0, None, 2.0, None, None, None, None, None, 3.0, 1.0]
     errors = [s.error for s in table.scores["by_text"]]
-    assert "killed after 0.4 s" in errors[1] and "killed" in errors[3] and "ValueError: no" in errors[4]
-    assert "its process ended" in errors[5] and "signal 9" in errors[6] and "SystemExit" in errors[8]
-    assert table.metrics["rewards/by_text/timeout_share"].value == pytest.approx(3 / 12)
-    assert table.metrics["rewards/by_text/error_share"].value == pytest.approx(5 / 12)
+    assert f"killed after {AMPLE} s" in errors[1] and "ValueError: no" in errors[3]
+    assert "its process ended" in errors[4] and "signal 9" in errors[5] and "SystemExit" in errors[7]
+    assert table.metrics["rewards/by_text/timeout_share"].value == pytest.approx(1 / 10)
+    assert table.metrics["rewards/by_text/error_share"].value == pytest.approx(5 / 10)
+
+
+def test_no_work_outlives_a_deadline_either(hostile):
+    """Neither Python nor C code that holds the interpreter."""
+    r = reward(hostile.by_text, where="process", sample_timeout=0.4, on_error="missing")
+    table = score(r, ["loop", "tower"])
+    assert ["killed after 0.4 s" in s.error for s in table.scores["by_text"]] == [True, True]
+    assert table.metrics["rewards/by_text/timeout_share"].value == 1.0
 
 
 def test_a_deadline_per_call_concerns_the_call(hostile):
-    r = reward(hostile.by_text, where="process", timeout=0.5, on_error="zero")
-    assert values(score(r, ["a", "loop"])) == [0.0, 0.0]
+    r = reward(hostile.by_text, where="process", timeout=AMPLE, on_error="zero")
+    assert values(score(r, ["a", "sleep"])) == [0.0, 0.0]
     assert values(score(r, ["a", "bb"])) == [1.0, 2.0]
 
 
 def test_an_exception_in_a_process_concerns_its_sample(hostile):
-    r = reward(hostile.by_text, where="process", timeout=5.0, on_error=-1.0)
+    r = reward(hostile.by_text, where="process", timeout=PATIENCE, on_error=-1.0)
     assert values(score(r, ["a", "raise", "bb", "die"])) == [1.0, -1.0, 2.0, -1.0]
 
 
@@ -136,10 +146,7 @@ def test_the_process_ends_with_its_reward(hostile):
     assert psutil.pid_exists(pid)
     del mixture
     gc.collect()
-    until = time.monotonic() + 10
-    while psutil.pid_exists(pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not psutil.pid_exists(pid)
+    assert eventually(lambda: not psutil.pid_exists(pid))
 
 
 def test_objects_lambdas_and_closures_go_to_a_process(hostile):
@@ -157,10 +164,10 @@ def test_a_thread_is_given_up_and_the_run_goes_on():
 
     def stuck(completions, **_):
         if "x" in completions:
-            release.wait(30)
+            release.wait(PATIENCE)
         return [1.0] * len(completions)
 
-    r = reward(stuck, where="thread", timeout=0.2, on_error="missing")
+    r = reward(stuck, where="thread", timeout=AMPLE, on_error="missing")
     assert values(score(r, ["x", "a"]), "stuck") == [None, None]
     assert values(score(r, ["a"]), "stuck") == [1.0]
     for _ in range(16):
@@ -169,12 +176,27 @@ def test_a_thread_is_given_up_and_the_run_goes_on():
     release.set()
 
 
+def test_a_coroutine_that_a_thread_comes_to_wait_for_after_it_was_given_up_is_cancelled():
+    """As on a busy machine, where a judge's thread had not yet asked when its time was up."""
+    given_up = threading.Event()
+
+    def late(completions, **_):
+        given_up.wait(PATIENCE)
+        return asyncio.sleep(3_600)
+
+    assert values(score(reward(late, where="thread", timeout=0.1, on_error="missing"), ["a"]), "late") == [
+        None
+    ]
+    given_up.set()
+    assert eventually(lambda: "covey-reward-late" not in {t.name for t in threading.enumerate()})
+
+
 def test_an_exception_in_a_thread_is_the_rewards():
     def broken(completions, **_):
         raise ValueError("no")
 
     with pytest.raises(RewardError, match="raised ValueError: no"):
-        score(reward(broken, where="thread", timeout=1.0), ["a"])
+        score(reward(broken, where="thread", timeout=PATIENCE), ["a"])
 
 
 def test_a_coroutine_is_cancelled_at_its_deadline():
@@ -182,15 +204,14 @@ def test_a_coroutine_is_cancelled_at_its_deadline():
 
     async def slow(completions, **_):
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(PATIENCE)
         except asyncio.CancelledError:
             cancelled.append(True)
             raise
         return [1.0]
 
-    started = time.monotonic()
     assert values(score(reward(slow, timeout=0.2, on_error="zero"), ["a"]), "slow") == [0.0]
-    assert cancelled == [True] and time.monotonic() - started < 10
+    assert cancelled == [True]
 
 
 def test_a_coroutines_own_time_out_is_an_error_like_any_other():
@@ -208,24 +229,22 @@ def in_the_sandbox(completions, prefix, **_):
     for completion, start in zip(completions, prefix, strict=True):
         if completion == "read":
             open("/etc/passwd").read()  # noqa: SIM115
-        if completion == "loop":
-            while True:
-                pass
+        if completion == "sleep":
+            __import__("time").sleep(3_600)
         scores.append(float(bool(re.match(start + "(a+)+$", completion))))
     return scores
 
 
 def test_a_function_of_ones_own_in_the_sandbox():
-    r = reward(in_the_sandbox, where="sandbox", sample_timeout=1.0, on_error="missing")
-    table = score(r, ["xaa", "xb", "read", "loop", "xa"], prefix=["x"] * 5)
+    r = reward(in_the_sandbox, where="sandbox", sample_timeout=AMPLE, on_error="missing")
+    table = score(r, ["xaa", "xb", "read", "sleep", "xa"], prefix=["x"] * 5)
     assert values(table, "in_the_sandbox") == [1.0, 0.0, None, None, 1.0]
     assert "PermissionError" in table.scores["in_the_sandbox"][2].error
-    assert values(score(reward(in_the_sandbox, where="sandbox"), ["xa"], prefix=["x"]), "in_the_sandbox") == [
-        1.0
-    ]
+    r = reward(in_the_sandbox, where="sandbox", timeout=PATIENCE)
+    assert values(score(r, ["xa"], prefix=["x"]), "in_the_sandbox") == [1.0]
 
 
-@reward(where="sandbox", sample_timeout=2.0)
+@reward(where="sandbox", sample_timeout=PATIENCE)
 def decorated(completions, **_):
     return [float(len(c)) for c in completions]
 
@@ -254,15 +273,17 @@ def test_what_cannot_stand_alone_is_refused():
 
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.2])
 def test_faults_at_some_calls_leave_the_other_samples_what_they_would_have_been(hostile, rate):
-    """500 samples in batches; every 1/rate-th brings one of the faults."""
-    faults = ["raise", "garbage", "die", "loop"]
+    """200 samples in batches; every 1/rate-th brings one of the faults, and one hangs."""
+    faults = ["raise", "garbage", "die"]
     every, size = int(1 / rate), 200
-    completions = [faults[i // every % 4] if i % every == 0 else "a" * (1 + i % 7) for i in range(size)]
+    completions = [faults[i // every % 3] if i % every == 0 else "a" * (1 + i % 7) for i in range(size)]
+    completions[123] = "sleep"
     mix = Mixture(
-        reward(hostile.by_text, where="process", sample_timeout=0.15, on_error="missing"),
+        reward(hostile.by_text, where="process", sample_timeout=AMPLE, on_error="missing"),
         max_failure_rate=1.0,
     )
     for start in range(0, size, 50):
         part = completions[start : start + 50]
         table = mix.score(RewardBatch(["p"] * 50, part))
-        assert [table.total(i) for i in range(50)] == [None if c in faults else float(len(c)) for c in part]
+        expected = [None if c in (*faults, "sleep") else float(len(c)) for c in part]
+        assert [table.total(i) for i in range(50)] == expected

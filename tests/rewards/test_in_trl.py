@@ -69,7 +69,7 @@ def rewards(folder):
         bundled.Mixture(
             bundled.reward(bundled.Countdown(), tasks="math", requires="think_format"),
             bundled.ThinkFormat(),
-            bundled.reward(by_length, where="thread", timeout=20.0),
+            bundled.reward(by_length, where="thread", timeout=300.0),
             coroutine,
             name="mixed",
         ),

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import math
 import pickle
-import time
+import threading
 import warnings
 from types import SimpleNamespace
 
@@ -25,6 +25,7 @@ from covey.rewards import (
     as_rewards,
     reward,
 )
+from tests.clocks import PATIENCE, eventually
 
 
 def batch(completions, groups=None, **columns):
@@ -500,23 +501,22 @@ def test_a_trainer_that_takes_notes_gets_them():
 
 
 def test_coroutines_run_side_by_side_and_meanwhile_inline_ones():
+    """Each of them ends once all have begun."""
     started = []
 
     def make(name):
-        async def slow(completions, **_):
+        async def meets(completions, **_):
             started.append(name)
-            await asyncio.sleep(0.4)
-            return [1.0] * len(completions)
+            return [float(await asyncio.to_thread(eventually, lambda: len(started) == 4))] * len(completions)
 
-        return reward(slow, name=name)
+        return reward(meets, name=name)
 
     def inline(completions, **_):
-        time.sleep(0.3)
-        return [1.0] * len(completions)
+        started.append("inline")
+        return [float(eventually(lambda: len(started) == 4))] * len(completions)
 
-    begun = time.perf_counter()
     assert Mixture(make("a"), inline, make("b"), make("c")).score(batch("x")).total(0) == 4.0
-    assert time.perf_counter() - begun < 1.2 and sorted(started) == ["a", "b", "c"]
+    assert sorted(started) == ["a", "b", "c", "inline"]
 
 
 def test_coroutines_run_inside_a_running_loop():
@@ -618,10 +618,13 @@ def test_the_first_failure_of_a_reward_is_said_once(options, consequence):
 
 
 def test_time_outs_of_an_optional_reward_are_said():
+    release = threading.Event()
+
     def slow(completions, **_):
-        time.sleep(0.3)
+        release.wait(PATIENCE)
         return [0.0] * len(completions)
 
     options = dict(where="thread", timeout=0.05, optional=True, on_error="missing")
     with pytest.warns(CoveyWarning, match=r"'slow' failed on 2 of 2 samples: CallTimeout.*counts without it"):
         Mixture(ones, reward(slow, **options)).score(batch("ab"))
+    release.set()

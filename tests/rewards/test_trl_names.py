@@ -4,7 +4,6 @@ The worked numbers are those of the examples in TRL's own documentation, and of 
 """
 
 import inspect
-import time
 
 import pytest
 
@@ -17,6 +16,7 @@ from covey.rewards import (
     reasoning_accuracy_reward,
     think_format_reward,
 )
+from tests.clocks import own_seconds
 
 THIRD = "\\frac{1}{3}"
 
@@ -166,7 +166,6 @@ def test_trls_arguments_work_by_position_and_by_name(function, arguments, values
 
 
 def test_hostile_text_takes_linear_time():
-    started = time.perf_counter()
-    think_format_reward(["<think>" * 100_000, "<think>" + "</think>" * 100_000])
-    reasoning_accuracy_reward(["</think>" * 100_000], ["5"])
-    assert time.perf_counter() - started < 1.0
+    with own_seconds(1.0):
+        think_format_reward(["<think>" * 100_000, "<think>" + "</think>" * 100_000])
+        reasoning_accuracy_reward(["</think>" * 100_000], ["5"])

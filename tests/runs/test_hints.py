@@ -11,6 +11,7 @@ import pytest
 
 from covey.runs.hints import RULES, HintWatch, watch_record
 from covey.runs.hints.history import MAX_POINTS, History, trend
+from covey.runs.hints.quoting import SYMPTOMS
 from covey.runs.record.group_statistics import group_statistics
 from covey.types import Completion, Group, Prompt, ScoredGroup
 from tests.runs.synthetic import WEIGHTS, Story, batch, metrics, open_writer, settings_of, write_run
@@ -90,6 +91,10 @@ def reward_numbers(name: str, **numbers: Any) -> dict[str, Any]:
     return {f"rewards/{name}/{key}": value for key, value in numbers.items()}
 
 
+def bound(**numbers: Any) -> dict[str, Any]:
+    return {f"constraints/accuracy/{key}": value for key, value in numbers.items()}
+
+
 SEARCH = {"search": {"where": "inline"}}
 """A tool as the head of the record has it."""
 
@@ -148,6 +153,7 @@ PROVOKED: dict[str, Case] = {
     "sampler_and_trainer_disagree": Case({"sampling/logp_gap/mean": late(0.2, 1e-4)}),
     "the_trainer_waits_for_samples": Case({"async/wait_sampler": late(4.0, 0.1), "step_time": 10.0}),
     "the_sampler_waits_for_the_trainer": Case({"async/wait_trainer": late(6.0, 0.1), "step_time": 10.0}),
+    "old_groups_are_too_old": Case({"replay/dropped": late(1.0, 0.2), "replay/ess": 0.2}),
     "servers_idle_during_the_update": taking_turns(),
     "weights_are_capped": Case({"sampling/capped_share": late(0.2, 0.0)}),
     "few_tokens_carry_the_step": Case({"sampling/ess": late(0.3, 1.0)}),
@@ -170,6 +176,14 @@ PROVOKED: dict[str, Case] = {
     "one_reward_dominates": Case(
         statistic={f"rewards/{n}/advantage_share": (0.97 if n == "unit_tests" else 0.01) for n in WEIGHTS}
     ),
+    "one_task_dominates": Case(
+        {
+            "tasks/sums/advantage_share": 0.97,
+            "tasks/code/advantage_share": 0.03,
+            "tasks/sums/sample_share": 0.5,
+        }
+    ),
+    "a_bound_cannot_be_kept": Case(bound(at_max=late(1.0, 0.0), violation=0.3)),
     "reward_never_applies": Case(statistic=reward_numbers("unit_tests", count=0.0)),
     "reward_fails": Case(
         statistic=reward_numbers("style_model", failed_share=late(0.05, 0.0)) | {"completions": 48}
@@ -235,6 +249,7 @@ NEAR_MISSES: dict[str, list[Case]] = {
     "sampler_and_trainer_disagree": [
         Case({"sampling/logp_gap/mean": 0.012, "sampling/logp_gap/max": 2.0}),
         Case({"sampling/logp_gap/mean": 0.2, "async/lag": 1.0}),  # samples of an older policy
+        Case({"sampling/logp_gap/mean": 0.2, "replay/share": 0.25}),  # some of them
     ],
     "the_trainer_waits_for_samples": [
         Case({"async/wait_sampler": 2.0, "step_time": 10.0}), Case({"async/wait_sampler": 0.05, "step_time": 0.06}),
@@ -242,6 +257,10 @@ NEAR_MISSES: dict[str, list[Case]] = {
     ],
     "the_sampler_waits_for_the_trainer": [
         Case({"async/wait_trainer": 4.0, "step_time": 10.0}), Case({"async/wait_trainer": 0.05, "step_time": 0.06}),
+    ],
+    "old_groups_are_too_old": [
+        Case({"replay/dropped": 0.6, "replay/ess": 0.4}), Case({"replay/dropped": lambda s: float(s % 3 > 0), "replay/ess": 0.5}),
+        Case({"replay/dropped": 1.0}),
     ],
     "servers_idle_during_the_update": [
         taking_turns(update=1.0), taking_turns(waiting=1.0),
@@ -268,8 +287,20 @@ NEAR_MISSES: dict[str, list[Case]] = {
     "reward_is_saturated": [
         Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=0.96, constant_share=0.9)),
         Case(statistic=reward_numbers("format", min=0.0, max=1.0, mean=1.0, constant_share=0.5)),
+        Case(  # that it stays there is what its bound is for
+            {"constraints/format/multiplier": 0.3},
+            statistic=reward_numbers("format", min=late(1.0, 0.0), max=1.0, mean=late(1.0, 0.5), constant_share=late(1.0, 0.2)),
+        ),
     ],
     "one_reward_dominates": [Case(statistic={f"rewards/{n}/advantage_share": (0.8 if n == "unit_tests" else 0.05) for n in WEIGHTS})],
+    "one_task_dominates": [
+        Case({"tasks/sums/advantage_share": 0.8, "tasks/sums/sample_share": 0.5}),
+        Case({"tasks/sums/advantage_share": 0.95, "tasks/sums/sample_share": 0.9}),  # by intent
+    ],
+    "a_bound_cannot_be_kept": [
+        Case(bound(at_max=lambda s: float(s % 10 > 0), violation=0.3)),  # it comes down now and then
+        Case(bound(at_max=1.0, violation=-0.01)),  # it is kept at last
+    ],
     "reward_never_applies": [Case(statistic=reward_numbers("unit_tests", count=lambda s: float(s == 5)))],
     "reward_fails": [
         Case(statistic=reward_numbers("style_model", failed_share=lambda s: 0.05 * (s == 20))),
@@ -343,13 +374,17 @@ def test_the_rule_is_silent_where_it_is_close(name):
 
 
 def test_advice_on_uneven_weights_depends_on_the_age_of_samples():
-    for lag, word in ((0.0, "servers"), (2.0, "async_lag")):
+    for ages, word in (
+        ({"async/lag": 0.0}, "servers"),
+        ({"async/lag": 2.0}, "async_lag"),
+        ({"replay/age": 3.0}, "replay_age"),
+    ):
         for name, numbers in (
             ("few_tokens_carry_the_step", {"sampling/ess": 0.3}),
             ("weights_are_capped", {"sampling/capped_share": 0.3}),
         ):
-            (hint,) = [h for h in Case(numbers | {"async/lag": lag}).watch().hints if h.rule == name]
-            assert word in hint.advice[0], (name, lag)
+            (hint,) = [h for h in Case(numbers | ages).watch().hints if h.rule == name]
+            assert word in hint.advice[0], (name, ages)
 
 
 def test_a_slow_server_is_named_and_so_is_the_longest_part_of_a_sync():
@@ -590,3 +625,50 @@ def test_a_fault_that_comes_back_is_a_new_hint():
     assert [name for name in flat_run(watch, range(40, 60)) if name == "no_group_has_spread"] == [
         "no_group_has_spread"
     ]
+
+
+# --- what was measured, where it explains the symptom -------------------------------------------------------------------------
+
+MEASURED = {"parameters": 134_500_000, "trainable": 134_500_000}
+"""Full training of such a model was measured at a learning rate of 2e-5, with groups of 8 and 64 tokens."""
+SEQUENCES = {"importance_sampling_level": "sequence"}
+QUOTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "kl_runs_away": ({"learning_rate": 2.1e-4}, {"learning_rate": 1.9e-4}),
+    "entropy_runs_away": ({"learning_rate": 2.1e-4}, {"learning_rate": 1.9e-7}),
+    "reward_peaked_and_fell": ({"learning_rate": 2.1e-4}, {"learning_rate": 1.9e-4}),
+    "length_doubles_while_the_reward_falls": ({"learning_rate": 2.1e-4}, {"learning_rate": 1.9e-4}),
+    "reward_never_rose": ({"learning_rate": 1.9e-6}, {"learning_rate": 2.1e-4}),
+    "most_completions_are_cut_off": ({"max_completion_length": 32}, {"max_completion_length": 33}),
+    "no_group_has_spread": ({"num_generations": 4}, {"num_generations": 64}),
+    "clipping_never_acts": (SEQUENCES, {"epsilon": 0.3}),
+    "clipping_always_acts": ({"epsilon": 3e-4}, SEQUENCES),
+}
+"""By rule: settings that explain its symptom, and settings that do not, though some are far from what was measured."""
+
+
+def advised(rule: str, settings: dict[str, Any], model: dict[str, Any]) -> tuple[str, ...]:
+    case = PROVOKED[rule]
+    case = Case(case.metric, case.statistic, settings, model, case.accuracy, case.steps)
+    return next(h.advice for h in case.watch().hints if h.rule == rule)
+
+
+@pytest.mark.parametrize("rule", sorted(SYMPTOMS))
+def test_a_hint_quotes_what_was_measured_first_where_the_setting_explains_it(rule):
+    explains, does_not = QUOTED[rule]
+    advice = advised(rule, explains, MEASURED)
+    assert advice[0].startswith(f"{SYMPTOMS[rule][0]}: ") and "A start: " in advice[0]
+    assert (
+        advice[1:] == advised(rule, explains, {})
+        and len(advised(rule, does_not, MEASURED)) == len(advice) - 1
+    )
+
+
+def test_what_a_run_ends_with_is_named_with_its_source():
+    assert advised("kl_runs_away", {"learning_rate": 2e-3}, MEASURED)[0] == (
+        "learning_rate: 0.002 is 100 times the most that was measured, 2e-05. A start: 2e-05, as SmolLM2-135M-Instruct "
+        "(134 million weights, full training): the whole format in 48 steps (examples/countdown_smollm2.py)."
+    )
+
+
+def test_every_symptom_is_a_rule():
+    assert set(SYMPTOMS) == set(QUOTED) <= set(BY_NAME)

@@ -131,6 +131,29 @@ def test_another_judgement_of_truncated_completions_gives_what_the_scorer_gives_
     np.testing.assert_allclose(result.after.advantages, advantages, rtol=1e-9, atol=1e-12)
 
 
+def test_weights_that_the_record_names_by_group_are_where_a_change_starts(tmp_path, recwarn):
+    """As multipliers of bounds are: 3 in the first step, -2 in the second; the head of the record names another one."""
+    writer = RunWriter.open(
+        tmp_path / "record", settings={}, rewards={"a": 1.0, "b": 0.0}, environment={}, git={}
+    )
+    scores = {"a": [Score(v) for v in (1.0, 0.0, 0.5, 0.0)], "b": [Score(v) for v in (0.0, 1.0, 1.0, 0.0)]}
+    for step, weight in ((1, 3.0), (2, -2.0)):
+        used = {"a": 1.0, "b": weight}
+        writer.groups(step, [replace(with_advantages(groups(step)[0], scores, used), weights=used)])
+    writer.close()
+    changed = rescore(tmp_path, WhatIf(weights={"a": 2.0}))
+    np.testing.assert_allclose(changed.before.totals, [1.0, 3.0, 3.5, 0.0, 1.0, -2.0, -1.5, 0.0])
+    np.testing.assert_allclose(changed.after.totals, [2.0, 3.0, 4.0, 0.0, 2.0, -2.0, -1.0, 0.0])
+    changed = rescore(tmp_path, WhatIf(weights={"b": 1.0}, multi_objective_aggregation="normalize_then_sum"))
+    np.testing.assert_allclose(changed.after.totals, [1.0, 1.0, 1.5, 0.0] * 2)
+    np.testing.assert_allclose(changed.after.advantages[:4], changed.after.advantages[4:])
+    kept = rescore(tmp_path, WhatIf(multi_objective_aggregation="normalize_then_sum"))
+    assert (
+        kept.after.advantages[1] > 0 > kept.after.advantages[5]
+    )  # paid for b in the first step, and charged in the second
+    assert not list(recwarn)
+
+
 def test_weights_that_vary_by_task_stay_as_they_were_and_a_change_of_them_warns(tmp_path):
     # The recorded totals give code three times the weight that the record names.
     writer = RunWriter.open(

@@ -3,8 +3,9 @@
 from itertools import islice
 
 import pytest
+from transformers import AutoTokenizer
 
-from covey.tasks import code_reward, countdown_reward, quickstart_run
+from covey.tasks import assets, code_reward, countdown_reward, quickstart_run
 from covey.tasks.code import CodePuzzle
 from covey.tasks.countdown import CountdownPuzzle, countdown_puzzles
 from covey.tasks.split import split_of
@@ -61,6 +62,27 @@ def test_every_attempt_is_worth_what_its_line_says(tools):
             answer = f"<answer>{attempt.expression}</answer>"
             assert countdown_reward([answer], [puzzle.nums], [attempt.value]) == [1.0]
             assert attempt.line.endswith(f"={attempt.value}")
+
+
+@pytest.mark.parametrize(
+    ("tool", "start"),
+    [
+        ("train_bundled_policy", assets.POLICY),
+        ("train_calculator_policy", assets.CALCULATOR_POLICY),
+    ],
+)
+def test_a_policy_that_is_gone_on_from_keeps_its_tokens(tool, start, tools, tmp_path, monkeypatch):
+    """Its weights know tokens by number: a tokenizer that is learned anew, from other authors, would exchange the words."""
+    maker, none = tools(tool), ["--careful-steps", "0", "--careless-steps", "0", "--threads", "1"]
+    other = AutoTokenizer.from_pretrained({assets.POLICY, assets.CALCULATOR_POLICY}.difference([start]).pop())
+    monkeypatch.setattr(maker, "train_tokenizer", lambda: other)
+    monkeypatch.setattr("sys.argv", [tool, "--start", str(start), "--out", str(tmp_path), *none])
+    maker.main()
+
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path).get_vocab()
+        == AutoTokenizer.from_pretrained(start).get_vocab()
+    )
 
 
 def test_better_sentences_are_the_ones_the_score_describes(tools):

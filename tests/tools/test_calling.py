@@ -12,16 +12,17 @@ from covey.errors import ConfigError
 from covey.tools import tool
 from covey.tools.calling import Caller
 from covey.tools.tool_contract import Tool
+from tests.clocks import PATIENCE
 from tests.tools.chats import call, maker, named, play, results, says
 
 
-def meeting(size, seconds=20.0):
+def meeting(size):
     """A coroutine function that returns once so many wait inside it, or says that it was left alone."""
     here = []
 
     async def meet():
         here.append(1)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE
         while len(here) < size and time.monotonic() < end:
             await asyncio.sleep(0.005)
         return "together" if len(here) >= size else "alone"
@@ -36,23 +37,30 @@ def test_async_calls_of_one_turn_and_of_all_completions_run_together():
 
 
 def test_threads_of_all_completions_run_together():
-    barrier = threading.Barrier(4, timeout=5)
+    barrier = threading.Barrier(4, timeout=PATIENCE)
     meets = tool(where="thread")(named("f", lambda: str(barrier.wait() >= 0)))
     played = play(maker([meets]), ["x"], says(call("f"), "ok"), group_size=4)
     assert [results(c) for c in played.completions] == [["True"]] * 4
 
 
 def test_no_more_run_at_once_than_was_said():
-    running, most = [], []
+    """Nor fewer: each waits for another."""
+    running, most, pairs, barrier = [], [], asyncio.Barrier(2), threading.Barrier(2, timeout=PATIENCE)
 
     async def counted():
         running.append(1)
         most.append(len(running))
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE):
+            await pairs.wait()
+        await asyncio.sleep(0.01)  # a third one would come in
         running.pop()
 
     def counted_too():
-        asyncio.run(counted())
+        running.append(1)
+        most.append(len(running))
+        barrier.wait()
+        time.sleep(0.01)
+        running.pop()
 
     for f in (named("f", counted), tool(where="thread")(named("f", counted_too))):
         most.clear()
@@ -91,22 +99,21 @@ def test_inline_calls_run_in_the_callers_thread_in_order():
 @pytest.mark.parametrize("where", ["async", "thread", "process"])
 def test_a_call_that_hangs_costs_its_deadline(where):
     async def hangs():
-        await asyncio.sleep(50)
+        await asyncio.sleep(3_600)
 
     if where == "async":
         f = tool(timeout=0.2)(named("f", hangs))
     else:
-        f = tool(where=where, timeout=0.2)(named("f", lambda: time.sleep(50)))
+        f = tool(where=where, timeout=0.2)(named("f", lambda: time.sleep(3_600)))
     made = maker([f])
-    began = time.monotonic()
     c = play(made, ["x"], says(call("f"), "ok")).first
-    assert time.monotonic() - began < 15 and c.turns[0].calls[0].status == "timeout"
+    assert c.turns[0].calls[0].status == "timeout"
     assert "error" in results(c)[0] and "0.2 s" in results(c)[0] and c.finish == "stop"
     made.close()
 
 
 def test_the_deadline_of_the_run_is_for_tools_that_have_none():
-    sleeps = tool(where="thread")(named("f", lambda: time.sleep(5)))
+    sleeps = tool(where="thread")(named("f", lambda: time.sleep(3_600)))
     c = play(maker([sleeps], tool_timeout=0.1), ["x"], says(call("f"), "ok")).first
     assert c.turns[0].calls[0].status == "timeout" and "0.1 s" in results(c)[0]
 
@@ -119,14 +126,15 @@ def test_a_deadline_that_nothing_keeps_is_refused():
 
 
 def test_coroutines_that_block_their_loop_are_given_up_with_those_behind_them():
-    async def blocks():
-        time.sleep(1.5)  # not a wait of asyncio's: nothing can cancel it
+    free = threading.Event()
 
-    began = time.monotonic()
+    async def blocks():
+        free.wait(PATIENCE)  # not a wait of asyncio's: nothing can cancel it
+
     played = play(maker([tool(timeout=0.1)(named("f", blocks))]), ["x"], says(call("f"), "ok"), group_size=3)
     assert [c.turns[0].calls[0].status for c in played.completions] == ["timeout"] * 3
-    assert time.monotonic() - began < 1.45
-    time.sleep(0.5)  # the loop is free again for those who come
+    free.set()  # the loop is free again for those who come
+    assert results(play(maker([named("f", meeting(1))]), ["x"], says(call("f"), "ok")).first) == ["together"]
 
 
 def test_threads_that_were_given_up_leave_their_place_to_others():
@@ -161,7 +169,11 @@ def test_async_faults_are_data_and_the_loop_lives_on():
     async def late():
         raise TimeoutError("its own")
 
-    tools = [named("exits", exits), named("cancelled", cancelled), tool(timeout=5)(named("late", late))]
+    tools = [
+        named("exits", exits),
+        named("cancelled", cancelled),
+        tool(timeout=PATIENCE)(named("late", late)),
+    ]
     c = play(maker(tools), ["x"], says(call("exits") + call("cancelled") + call("late"), "ok")).first
     assert [made.status for made in c.turns[0].calls] == ["raised"] * 3 and "its own" in results(c)[2]
     assert results(play(maker([named("f", meeting(1))]), ["x"], says(call("f"), "ok")).first) == ["together"]
@@ -229,7 +241,7 @@ def test_what_a_process_raises_or_cannot_send_is_data():
 
 def test_ready_says_whether_waiting_takes_time():
     stop = threading.Event()
-    f = Tool.of(tool(where="thread")(named("f", lambda: str(stop.wait(5)))))
+    f = Tool.of(tool(where="thread")(named("f", lambda: str(stop.wait(PATIENCE)))))
     running = Caller(1).start(f, f.function, {}, None)
     assert not running.ready()
     stop.set()

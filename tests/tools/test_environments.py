@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import threading
-import time
 
 import pytest
 
 from covey.errors import CoveyWarning, DatasetError, ToolError
 from covey.tools import tool
 from covey.tools.environments import Environments, with_observation
+from tests.clocks import PATIENCE, eventually
 from tests.tools.chats import (
     adder,
     call,
@@ -318,20 +318,19 @@ def test_a_call_that_was_given_up_meets_no_other_call_and_no_other_episode():
         def wait(self) -> str:
             """Waits."""
             self.calls += 1
-            stop.wait(20)
+            stop.wait(PATIENCE)
             self.calls += 100
             return "waited"
 
     made = maker([], Slow)
     c = play(made, ["go"], says(call("wait"), call("wait"), "over")).first
     assert "still runs" in results(c)[1] and [t.calls[0].status for t in c.turns[:2]] == ["timeout"] * 2
-    assert made_so_far[0].calls == 1
+    assert eventually(lambda: made_so_far[0].calls == 1)
     play(made, ["go"], says("nothing"))
     assert len(made_so_far) == 2, "the first is still in use"
     stop.set()
-    while made_so_far[0].calls < 100:
-        time.sleep(0.01)
-    time.sleep(0.05)
+    [(_, is_in_use)] = [free for free in made.environments._free[None] if free[0] is made_so_far[0]]
+    assert eventually(lambda: not is_in_use()) and made_so_far[0].calls == 101
     play(made, ["go"], says("nothing"), group_size=2)
     assert len(made_so_far) == 2 and made_so_far[0].calls == 0
     made.close()
@@ -347,11 +346,7 @@ def test_a_tool_beside_an_environments_calls_does_not_wait_for_them():
     class Waits(walker([])):
         async def wait(self) -> str:
             """Waits."""
-            for _ in range(400):
-                if here:
-                    return "together"
-                await asyncio.sleep(0.005)
-            return "alone"
+            return "together" if await asyncio.to_thread(eventually, lambda: here) else "alone"
 
     c = play(
         maker([named("f", alone)], Waits), ["go"], says(call("wait") + call("wait") + call("f"), "over")

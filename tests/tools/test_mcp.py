@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey.tools import ToolError, from_mcp
+from tests.clocks import PATIENCE
 from tests.tools.chats import call, maker, play, results, says
 
 ADD = SimpleNamespace(
@@ -102,7 +103,7 @@ def test_an_open_session_is_asked_on_its_own_loop():
 
 
 def test_options_and_names():
-    tools = from_mcp(connecting([]), prefix="math_", timeout=3.0, max_result=5)
+    tools = from_mcp(connecting([]), prefix="math_", timeout=PATIENCE, max_result=5)
     made = maker(tools)
     assert [s["function"]["name"] for s in made.reader_tools({"prompt": []})] == ["math_add", "math_show"]
     assert results(play(made, ["x"], says(call("math_add", '{"a": 3, "b": 4}'), "ok")).first) == ["7\n!"]

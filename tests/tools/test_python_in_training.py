@@ -8,6 +8,7 @@ from covey import GRPOConfig, GRPOTrainer
 from covey.tasks import calculator_reward, calculator_rows
 from covey.tasks.assets import CALCULATOR_POLICY
 from covey.tools import Python, PythonInterpreter, tool
+from tests.clocks import PATIENCE, eventually
 
 
 class Desk:
@@ -38,9 +39,9 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Reports of two steps, and the processes below this one before and after."""
+    """Reports of two steps, and whether few processes are left by its environments, and none by it."""
     before = {p.pid for p in psutil.Process().children(recursive=True)}
-    python = Python(seconds=5, preload=())
+    python = Python(seconds=PATIENCE, preload=())
     seen = []
 
     def right(completions, value, environments, **columns):
@@ -66,12 +67,12 @@ def trained(tmp_path_factory):
     data = Dataset.from_list(calculator_rows(8))
     trainer = GRPOTrainer(str(CALCULATOR_POLICY), right, args, data, environment_factory=lambda: Desk(python))
     trainer.train()
-    during = {p.pid for p in psutil.Process().children(recursive=True)} - before
     trainer.agents.environments.close()
-    left = {p.pid for p in psutil.Process().children(recursive=True)} - before
+    # The process that starts interpreters, and its own in a namespace.
+    few = eventually(lambda: len({p.pid for p in psutil.Process().children(recursive=True)} - before) <= 2)
     python.close()
-    after = {p.pid for p in psutil.Process().children(recursive=True)} - before
-    return seen, during, left, after
+    none = eventually(lambda: not {p.pid for p in psutil.Process().children(recursive=True)} - before)
+    return seen, few, none
 
 
 def test_each_completion_has_an_interpreter_of_its_own(trained):
@@ -86,7 +87,6 @@ def test_python_computes_what_the_policy_asks(trained):
 
 
 def test_the_run_leaves_no_interpreter(trained):
-    _, _, left, after = trained
+    _, few, none = trained
 
-    assert len(left) <= 2  # the process that starts interpreters, and its own in a namespace
-    assert after == set()
+    assert few and none

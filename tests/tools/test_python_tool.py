@@ -1,7 +1,6 @@
 """Python for a policy: names stay, what comes back is short, nothing gets out, nothing is left behind."""
 
 import gc
-import time
 from dataclasses import replace
 
 import psutil
@@ -9,12 +8,13 @@ import pytest
 
 from covey.errors import SandboxError, ToolError
 from covey.tools.python_tool import GONE, Python, PythonInterpreter
+from tests.clocks import PATIENCE, eventually
 
 
 @pytest.fixture(scope="module")
 def python():
-    """The factory, one second a call and without modules beyond the usual."""
-    made = Python(seconds=1, memory_mb=128, preload=("ctypes", "threading", "signal"))
+    """The factory, without modules beyond the usual, and with patience: what hangs on purpose is given a second of its own."""
+    made = Python(seconds=PATIENCE, memory_mb=128, preload=("ctypes", "threading", "signal"))
     yield made
     made.close()
 
@@ -28,7 +28,7 @@ def interpreter(python):
 
 
 def below():
-    """Processes below this one, those that have ended left out."""
+    """Processes below this one, those that have ended left out. Of those that earlier tests have left, some may still end."""
     found = psutil.Process().children(recursive=True)
     return {p.pid for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE}
 
@@ -139,7 +139,7 @@ def test_what_is_preloaded_works_whole_though_no_file_can_be_opened(algebra, cod
 KILLERS = {
     "endless loop": "while True: pass",
     "endless loop that catches all": "while True:\n  try:\n    while True: pass\n  except BaseException: pass",
-    "sleep": "import time\ntime.sleep(60)",
+    "sleep": "import time\ntime.sleep(3600)",
     "endless output": "while True: print('x' * 1000)",
     "os._exit": "import os\nos._exit(0)",
     "killed by itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
@@ -153,14 +153,25 @@ KILLERS = {
 }
 
 
+HANGING = (
+    "endless loop",
+    "endless loop that catches all",
+    "sleep",
+    "endless output",
+    "signals ignored",
+    "an endless answer",
+)
+"""Those that end by their deadline."""
+
+
 @pytest.mark.parametrize("name", KILLERS)
-def test_a_killed_child_says_that_its_state_is_gone(interpreter, name):
+def test_a_killed_child_says_that_its_state_is_gone(python, interpreter, name, monkeypatch):
     interpreter.python("x = 1")
-    start = time.monotonic()
-    text = interpreter.python(KILLERS[name])
+    with monkeypatch.context() as hurried:
+        hurried.setattr(python, "seconds", 1.0 if name in HANGING else PATIENCE)
+        text = interpreter.python(KILLERS[name])
 
     assert is_gone(text)
-    assert time.monotonic() - start < 8  # one second, and what a busy machine adds
     assert interpreter.python("x") == "line 1: NameError: name 'x' is not defined"
 
 
@@ -175,8 +186,8 @@ def test_a_huge_allocation_is_an_error_or_an_end(interpreter):
 
 
 def test_the_whole_life_of_a_child_has_an_end():
-    python = Python(seconds=30, preload=())
-    python.sandbox.limits = replace(python.sandbox.limits, cpu_seconds=1)  # 600 else, as 20 calls of 30 s
+    python = Python(seconds=PATIENCE, preload=())
+    python.sandbox.limits = replace(python.sandbox.limits, cpu_seconds=1)  # else that of 20 calls
     made = python()
     busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n'done'"
     try:
@@ -236,14 +247,14 @@ def test_a_child_begins_with_the_first_call_and_ends_with_close(python):
     before = below()
     made = python()
     made.reset()
-    assert below() == before
+    assert not below() - before
     made.python("1")
     assert len(below() - before) == 1
 
     made.close()
     made.close()
 
-    assert below() == before
+    assert eventually(lambda: not below() - before)
 
 
 @pytest.mark.parametrize("end", ["reset", "close", "kill", "forgotten"])
@@ -260,11 +271,8 @@ def test_no_child_is_left(python, end):
             getattr(made, end)()
         del made
     gc.collect()
-    deadline = time.monotonic() + 5
-    while below() != before and time.monotonic() < deadline:
-        time.sleep(0.01)
 
-    assert below() == before
+    assert eventually(lambda: not below() - before)
 
 
 def test_the_factory_leaves_no_process():
@@ -274,7 +282,7 @@ def test_the_factory_leaves_no_process():
     made.python("x = 1")
     python.close()
 
-    assert below() == before
+    assert eventually(lambda: not below() - before)
     assert is_gone(made.python("x"))  # its child went with the others
     assert "NameError" in made.python("x")
     python.close()

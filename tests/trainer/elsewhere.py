@@ -19,7 +19,7 @@ class Elsewhere:
         self.closed = self.drawn = 0
 
     def load(self, policy, version=None):
-        assert not self.running, "weights change while something is being sampled"
+        assert self.swaps_in_flight or not self.running, "weights change while something is being sampled"
         if self.policy is None:
             self.policy = copy.deepcopy(policy)
         self.policy.load_state_dict(policy.state_dict())

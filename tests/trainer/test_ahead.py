@@ -184,9 +184,9 @@ def begun():
 
 
 def ended():
-    """The threads of rollouts that are left after a second."""
+    """Whether no thread of a rollout is left, nor comes to no end."""
     for thread in begun():
-        thread.join(1)
+        thread.join(60)
     return begun() == []
 
 
@@ -378,10 +378,21 @@ class Swapping(Elsewhere):
 
     swaps_in_flight = True
 
+
+class Early(Swapping):
+    """Takes new weights once the rollout that is trained on next is sampled: that one is too old, whoever is late."""
+
+    sampled = 0
+
     def load(self, policy, version=None):
-        running, self.running = self.running, 0
+        end = time.monotonic() + 60
+        while self.versions and self.sampled <= len(self.versions) and time.monotonic() < end:
+            time.sleep(0.001)
         super().load(policy, version)
-        self.running = running
+
+    def generate(self, *given):
+        yield from super().generate(*given)
+        self.sampled += 1
 
 
 def test_in_flight_is_named_relaxed_and_leaves_out_what_is_too_old(tmp_path):
@@ -392,10 +403,10 @@ def test_in_flight_is_named_relaxed_and_leaves_out_what_is_too_old(tmp_path):
         trainer = trained(tmp_path, "run", lambda n: Swapping(n, 0.05), **settings)
     assert trainer.state.global_step == 5 and ended()
     assert any("cannot be repeated" in event["message"] for event in read_events(tmp_path / "run" / "record"))
-    stale = trained(tmp_path, "stale", Swapping, max_staleness=0, **settings)
+    stale = trained(tmp_path, "stale", Early, max_staleness=0, **settings)
     shares = [entry["async/stale_share"] for entry in stale.state.log_history if "loss" in entry]
     losses = [entry["loss"] for entry in stale.state.log_history if "loss" in entry]
-    assert 1 in shares and [loss == 0 for loss in losses] == [share == 1 for share in shares]
+    assert shares == [0, 1, 1, 1, 1] and [loss == 0 for loss in losses] == [share == 1 for share in shares]
 
 
 def test_on_servers_it_is_the_run_of_the_native_engine(tmp_path):

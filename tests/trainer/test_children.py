@@ -41,7 +41,7 @@ def test_a_child_that_sleeps_and_is_killed_makes_the_native_run(tmp_path, peft_c
     native.train()
     kill = KillTheChild()
     trainer = make(
-        folder=tmp_path / "child", **given, learning_rate=0.5, engine="covey", engine_timeout=120.0, callbacks=[kill],
+        folder=tmp_path / "child", **given, learning_rate=0.5, engine="covey", engine_timeout=600.0, callbacks=[kill],
         engine_canary=False,
     )  # fmt: skip
     kill.trainer, trainer.engine.launcher.sleeps = trainer, True

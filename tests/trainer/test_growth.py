@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,11 @@ async def awaited(completion_ids):
 
 
 def children():
-    folder = f"/proc/{os.getpid()}/task"
-    return [pid for task in os.listdir(folder) for pid in Path(folder, task, "children").read_text().split()]
+    found = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended is listed for a moment more
+            found += task.read_text().split()
+    return found
 
 
 def state_of_process(folder):

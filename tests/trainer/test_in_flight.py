@@ -30,9 +30,31 @@ def folder(tmp_path_factory):
     return tiny_policy(tmp_path_factory.mktemp("policy"), scale=2.0, generation=MANY_ENDS)
 
 
+@pytest.fixture
+def is_stuck(monkeypatch):
+    """Whether the trainer waits for what is being drawn, a proof or a rollout: until it has that it sends no weights."""
+    due, begin, waited = Rollouts.due, Rollouts._begin_those, [None]
+
+    def begins(self, *given):
+        seconds = begin(self, *given)
+        waited[:] = self.queue[:1]
+        return seconds
+
+    def is_due(self, trainer, rows):
+        if not (ahead := self.ahead(trainer)).due(ahead.present):
+            waited[:] = self.queue[:1]
+        rollout = due(self, trainer, rows)
+        waited.clear()
+        return rollout
+
+    monkeypatch.setattr(Rollouts, "_begin_those", begins)
+    monkeypatch.setattr(Rollouts, "due", is_due)
+    return lambda: any(rollout is None or not rollout.sampled.is_set() for rollout in [*waited])
+
+
 @contextmanager
 def vllm(folder, faults):
-    with FakeVllm(folder, {"halves": 2.0, **faults}) as fake:
+    with FakeVllm(folder, faults) as fake:
         yield fake.url, fake
 
 
@@ -59,7 +81,7 @@ def taken(monkeypatch):
 
 def run(folder, out, url, kind, **given):
     settings = {
-        "engine": kind, "engine_urls": url, "engine_timeout": 20.0, "engine_canary": False, "async_lag": 1, "async_in_flight": True,
+        "engine": kind, "engine_urls": url, "engine_timeout": 600.0, "engine_canary": False, "async_lag": 1, "async_in_flight": True,
         "max_steps": STEPS, "learning_rate": 0.05, "max_completion_length": 12, "max_staleness": 0, "save_strategy": "steps",
         "save_steps": STEPS,
     }  # fmt: skip
@@ -73,21 +95,21 @@ def run(folder, out, url, kind, **given):
     ("vllm", vllm, {}), ("vllm", vllm, {"drops": 5, "restarts": 4}), ("covey", covey, {}),
 ], ids=["vllm", "vllm that fails", "covey serve"])  # fmt: skip
 def test_no_sample_is_lost_its_oldest_weights_are_known_and_the_old_ones_are_counted(
-    folder, tmp_path, taken, monkeypatch, kind, server, faults
+    folder, tmp_path, taken, is_stuck, monkeypatch, kind, server, faults
 ):
     original, draws = served_queue.ServedQueue._do, []
 
     def late(self, jobs):  # weights come between the two requests of a rollout
         original(self, jobs)
         draws.extend(job for job in jobs if isinstance(job.work, DrawBody))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while draws and jobs[0] is draws[-1] and len(draws) in (3, 5, 7) and time.monotonic() < end:
             if any(not isinstance(job.work, DrawBody) for job in list(self.waiting)):
                 break
             time.sleep(0.01)
 
     monkeypatch.setattr(served_queue.ServedQueue, "_do", late)
-    with server(folder, faults) as (url, there):
+    with server(folder, {"halves": is_stuck, **faults}) as (url, there):
         trainer = run(folder, tmp_path, url, kind)
         if kind == "vllm":
             assert there.happened == {"halves", *faults} and not there.is_paused

@@ -19,7 +19,7 @@ with only_run(Path(sys.argv[1]), True, lambda v: [v]):
     if len(sys.argv) > 2 and os.fork() == 0:  # a child that outlives its parent
         time.sleep(30)
     print("held", os.getpid(), flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -37,7 +37,7 @@ def policy(tmp_path_factory):
 def script(policy, folder, *fakes, **given):
     """Arguments of a script for TRL."""
     urls = ",".join(fake.url for fake in fakes)
-    settings = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": urls, "vllm_server_timeout": 5.0,
+    settings = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": urls, "vllm_server_timeout": 300.0,
                 "max_steps": 3, "learning_rate": 0.05}  # fmt: skip
     return {"policy": policy, "folder": folder, "rewards": by_ids, "dataset": rows(8), **settings, **given}
 

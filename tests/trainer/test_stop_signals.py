@@ -100,7 +100,7 @@ def test_covey_train_stopped_from_outside_says_the_command_that_goes_on(policy, 
         if "loss" in line:
             break
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 130, said[-3000:]
     assert f"covey train {recipe} --resume" in said and "Stopped by Ctrl-C after step" in said
     assert len(list((tmp_path / "out").glob("checkpoint-*"))) == 1

@@ -20,6 +20,7 @@ from covey.update.view import Viewer
 from covey.vision.eyes import ProcessorEyes
 from covey.vision.features import freeze, sees_with
 from covey.vision.pictures import PictureLimits, read_picture
+from tests.clocks import PATIENCE
 from tests.trainer.harness import make
 from tests.vision.tiny_eyes import EYES, PACKED, drawn, picture_rows, tiny_eyes, tiny_eyes_policy
 
@@ -475,7 +476,7 @@ def test_all_pictures_on_one_of_two_processes_are_the_same_step_under_ddp(tmp_pa
     command = [sys.executable, "-m", "tests.vision.two_processes", str(tmp_path)]
     both = [subprocess.Popen([*command, str(rank)]) for rank in (0, 1)]
     try:
-        assert [one.wait(120) for one in both] == [0, 0]
+        assert [one.wait(PATIENCE) for one in both] == [0, 0]
     finally:
         for one in both:
             one.kill()

@@ -23,6 +23,7 @@ from covey.sample.remote.engine import RemoteEngine
 from covey.sample.remote.wire import DrawBody, read_as
 from covey.sample.sampling import Sampling
 from covey.types import Picture, Prompt
+from tests.clocks import PATIENCE
 from tests.sample.remote.serving import serving
 from tests.tiny import EOS, PAD, tiny_policy
 from tests.vision.tiny_eyes import COLOURS, asked, drawn, tiny_eyes, tiny_eyes_policy
@@ -396,7 +397,7 @@ def test_text_trains_without_the_extra_and_pictures_name_it(folder, tmp_path):
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0 and done.stdout.strip().endswith("named"), done.stderr[-2000:]
 

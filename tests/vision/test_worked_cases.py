@@ -1,4 +1,4 @@
-"""Worked cases from end to end: answers follow the picture that was learnt, one picture is one policy however it is given, a policy
+"""Worked cases from end to end: answers follow the picture that was learned, one picture is one policy however it is given, a policy
 that would draw placeholders trains."""
 
 import os
@@ -41,8 +41,8 @@ def read(reader, source, row=0):
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "llava"])
-def learnt(request):
-    """A policy that has learnt to tell red from blue, by 100 supervised steps; and two prompts of equal ids."""
+def learned(request):
+    """A policy that has learned to tell red from blue, by 100 supervised steps; and two prompts of equal ids."""
     model, reader = reader_of(request.param)
     prompts = [read(reader, drawn(colour), row) for row, colour in enumerate(ANSWERS)]
     assert prompts[0].ids == prompts[1].ids and prompts[0].key != prompts[1].key
@@ -62,8 +62,8 @@ def learnt(request):
 
 
 @pytest.mark.parametrize("path", ["fast", "general"])
-def test_what_is_answered_follows_the_picture_alone_and_together_in_either_order(learnt, path):
-    model, reader, (red, blue) = learnt
+def test_what_is_answered_follows_the_picture_alone_and_together_in_either_order(learned, path):
+    model, reader, (red, blue) = learned
     engine = NativeEngine(decode, eyes=reader.eyes, path=path)
     engine.load(model)
     together = sampled(engine, [red, blue], 2, GREEDY)

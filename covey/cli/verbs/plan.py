@@ -129,7 +129,7 @@ def sections(
         steps: train so many steps, to say how long one takes.
         run: folder of a run whose outcome is shown.
     """
-    from covey.cli.planning import memory_rows, outcome_rows, time_rows
+    from covey.cli.planning import measured_rows, memory_rows, outcome_rows, time_rows
 
     rewards = recipe.check() if num_prompts is None else recipe.rewards(load_models=False)
     plan = recipe.plan(num_prompts, ranks)
@@ -141,6 +141,8 @@ def sections(
         "Settings": [(name, Figure(str(value), value)) for name, value in blanked(settings).items()],
         "Memory": memory_rows(recipe, plan, loads_data=num_prompts is None),
     }
+    if far := measured_rows(recipe, found["Memory"]):
+        found["A start from what was measured"] = far
     timing = None
     if steps is not None:
         from covey.forecast.step_time import measure
@@ -194,9 +196,10 @@ def reward_rows(recipe: Recipe, rewards: Mixture) -> Rows:
 def reward_terms(options: RewardOptions, fixed_weight: float | None) -> str:
     """Return a reward's weight, or that of `reward_weights`, where it applies and after which gates, in words."""
     weight = options.weight if fixed_weight is None else fixed_weight
-    if isinstance(weight, Mapping):
-        by_task = ", ".join(f"{task} {weight_range(part)}" for task, part in weight.items())
-        terms = [f"weight by task: {by_task}"]
+    if options.bound is not None:
+        terms = [f"mean {options.bound}, by a multiplier of 0 to {options.multiplier_max:g}"]
+    elif isinstance(weight, Mapping):
+        terms = [f"weight by task: {', '.join(f'{t} {weight_range(part)}' for t, part in weight.items())}"]
     else:
         terms = [f"weight {weight_range(weight)}"]
     if options.tasks:
@@ -222,6 +225,8 @@ def reward_values(options: RewardOptions, weight: object) -> dict[str, object]:
         "weight": {task: ends(part) for task, part in weight.items()}
         if isinstance(weight, Mapping)
         else ends(weight),
+        "at_least": options.at_least,
+        "at_most": options.at_most,
         "tasks": sorted(options.tasks or ()),
         "present": options.present,
         "requires": [name for name, _ in options.requires],

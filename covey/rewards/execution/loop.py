@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -26,15 +27,18 @@ class EventLoop:
         self.loop = asyncio.new_event_loop()
         self.owner = os.getpid()
         self._awaited: dict[threading.Thread, Future[Any]] = {}
+        self._given_up = weakref.WeakSet[threading.Thread]()
         threading.Thread(target=self.loop.run_forever, name="covey-rewards", daemon=True).start()
 
     def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[object, object, T]) -> T:
-        """Wait for a coroutine in the calling thread; `cancel` of that thread ends both."""
+        """Wait for a coroutine in the calling thread; `cancel` of that thread ends both, whichever comes first."""
         future = self.submit(coroutine)
         self._awaited[threading.current_thread()] = future
+        if threading.current_thread() in self._given_up:
+            future.cancel()
         try:
             return future.result()
         finally:
@@ -42,7 +46,8 @@ class EventLoop:
             del self._awaited[threading.current_thread()]
 
     def cancel(self, thread: threading.Thread) -> None:
-        """Cancel the coroutine that a thread waits for in `run`, where it does."""
+        """Cancel the coroutine that a thread waits for in `run`, and those that it comes to wait for."""
+        self._given_up.add(thread)
         future = self._awaited.get(thread)
         if future is not None:
             future.cancel()

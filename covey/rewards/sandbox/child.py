@@ -22,7 +22,7 @@ from covey.rewards.sandbox.zygote import Zygote
 A = TypeVar("A")
 T = TypeVar("T")
 
-REAP_SECONDS = 10.0
+REAP_SECONDS = 60.0
 """Seconds within which the end of a killed child is reported, on a busy machine."""
 
 COUNTED = 0.5

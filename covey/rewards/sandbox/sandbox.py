@@ -21,7 +21,7 @@ from covey.rewards.sandbox.inside.codec import Opaque, encode
 from covey.rewards.sandbox.limits import ALL_WALLS, LEVELS, IsolationLevel, Limits, Walls, check_can_fork
 from covey.rewards.sandbox.monty import MontyPool
 from covey.rewards.sandbox.stdio import grade_stdio, run_program
-from covey.rewards.sandbox.zygote import Zygote, ZygoteGone
+from covey.rewards.sandbox.zygote import START_SECONDS, Zygote, ZygoteGone
 
 TRIES = 3
 """Of a job whose zygote died under it; the zygotes of other jobs say nothing about that."""
@@ -247,7 +247,7 @@ def _try_walls(zygote: Zygote, limits: Limits) -> str | None:
         return None
     with Child(zygote, limits) as child:
         try:
-            child.within(30.0).send({"mode": "serve", "code": _TRIAL, "filename": "<trial>"})
+            child.within(START_SECONDS).send({"mode": "serve", "code": _TRIAL, "filename": "<trial>"})
             if checked(child.receive())[0] != "ready":
                 return "a child could not run the trial"
             child.send(("trial", [], {}))

@@ -11,9 +11,7 @@ from covey.rewards.sandbox.calls import ended_verdict, raised_verdict, shortened
 from covey.rewards.sandbox.child import Child, ChildEnded, TooLate, TooMuch
 from covey.rewards.sandbox.grade import Verdict
 from covey.rewards.sandbox.inside.answers import NO_ANSWER, checked
-from covey.rewards.sandbox.zygote import ZygoteGone
-
-START_SECONDS = 60.0
+from covey.rewards.sandbox.zygote import START_SECONDS, ZygoteGone
 
 
 class CallFailed(Exception):

@@ -19,7 +19,8 @@ from covey.errors import SandboxError
 from covey.rewards.sandbox.inside.zygote import MESSAGE, UNUSED
 from covey.rewards.sandbox.limits import ALL_WALLS, Limits, Walls
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
+"""Guards against a process that never gets ready. What it imports may be large, and the machine others' too."""
 
 _SCRIPT = Path(__file__).parent / "inside" / "zygote.py"
 

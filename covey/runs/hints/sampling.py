@@ -145,7 +145,7 @@ def length_collapses(history: History) -> list[Finding]:
 @rule("warning")
 def sampler_and_trainer_disagree(history: History) -> list[Finding]:
     """Find that sampler and trainer give other log-probabilities: the update learns from another policy."""
-    if history.metrics.mean("async/lag", FEW):
+    if history.metrics.mean("async/lag", FEW) or history.metrics.mean("replay/share", FEW):
         return []  # they must: the policy has moved since; rules of `sampling_elsewhere` look at what that costs
     gap = history.metrics.mean("sampling/logp_gap/mean", FEW)
     dropped = history.metrics.mean("sampling/masked_share", FEW)

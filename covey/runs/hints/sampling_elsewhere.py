@@ -1,4 +1,4 @@
-"""Rules over engines outside the process and sampling ahead: who waits for whom, what servers do, what old samples cost."""
+"""Rules over engines outside the process, sampling ahead and replay: who waits for whom, what servers do, what old samples cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = {
 """By part of a sync: what to try where it takes the longest."""
 
 OLDER = (
-    "Lower async_lag, or the learning rate: the policy moves too far from one rollout to the next.",
+    "Lower async_lag or replay_age, or the learning rate: the policy moves too far from one rollout to the next.",
     "Set importance_sampling_mode='token_m2', which leaves out the few tokens that moved most, and keeps the others.",
     "Set off_policy_mask_threshold to about twice sampling/logp_gap/mean.",
 )
@@ -126,6 +126,27 @@ def few_tokens_carry_the_step(history: History) -> list[Finding]:
             OLDER if _lag(history) else SAME_AGE,
             ("sampling/ess", "sampling/capped_share", "sampling/masked_share", "sampling/logp_gap/mean"),
             severity="problem" if share < 0.1 else None,
+        )
+    ]
+
+
+@rule("warning")
+def old_groups_are_too_old(history: History) -> list[Finding]:
+    """Find that the policy has moved away from nearly every group that it could be trained on again."""
+    dropped, ess = (history.metrics.mean(f"replay/{name}", SEVERAL) for name in ("dropped", "ess"))
+    if dropped is None or ess is None or dropped < 0.9:
+        return []
+    return [
+        Finding(
+            "Old groups are too old to be trained on again.",
+            f"{percent(dropped)} of the groups that were drawn in the last {SEVERAL} steps were dropped: their effective sample size is "
+            f"{number(ess)} of their completions. Fresh ones are sampled in their place; replay costs a pass over each and saves next to nothing.",
+            (
+                "Lower replay_age to 1, or the learning rate: the policy moves too far from one rollout to the next.",
+                "Set replay_groups=0. Weights of whole completions grow apart with their length: long ones are seldom good twice.",
+                "A lower replay_min_ess keeps more of them, with a gradient that few completions decide.",
+            ),
+            ("replay/dropped", "replay/ess", "replay/share"),
         )
     ]
 
@@ -260,5 +281,5 @@ def _named(history: History, server: str) -> str:
 
 
 def _lag(history: History) -> float:
-    """Return the rollouts that samples are older than the policy; 0 where they are not."""
-    return history.metrics.mean("async/lag", FEW) or 0.0
+    """Return the rollouts that samples, or those that are trained on again, are older than the policy; 0 where none are."""
+    return history.metrics.mean("async/lag", FEW) or history.metrics.mean("replay/age", FEW) or 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from covey.runs.terminal.phrases import number, percent
 from covey.score.advantages import has_spread
 from covey.types import ScoredGroup
 
+ADVANTAGES_OF_TASKS = re.compile("tasks/.+/advantage_share")
 SEVERAL = 10
 """Steps over which something has to hold that may well hold for a few."""
 
@@ -46,7 +48,7 @@ def all_groups_agree(groups: Sequence[ScoredGroup]) -> str | None:
 
 @rule("problem", all_groups_agree)
 def no_group_has_spread(history: History) -> list[Finding]:
-    """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learnt."""
+    """Find that nearly all groups agree, so that nearly no completion has an advantage, and nothing is learned."""
     share = history.metrics.mean("frac_reward_zero_std", SEVERAL)
     mean = history.metrics.mean("reward", SEVERAL)
     if share is None or share < 0.9:
@@ -111,7 +113,8 @@ def reward_is_saturated(history: History) -> list[Finding]:
     for name, scores in _score_ranges(history).items():
         mean = history.statistics.mean(f"rewards/{name}/mean", SEVERAL)
         constant = history.statistics.mean(f"rewards/{name}/constant_share", SEVERAL)
-        if mean is None or constant is None or constant < 0.9:
+        has_bound = bool(history.metrics.values(f"constraints/{name}/multiplier", 1).size)
+        if mean is None or constant is None or constant < 0.9 or has_bound:
             continue
         best = scores.high if history.rewards[name] >= 0 else scores.low
         span = scores.high - scores.low
@@ -123,7 +126,7 @@ def reward_is_saturated(history: History) -> list[Finding]:
                 f"Its mean over the last {SEVERAL} steps is {number(mean)}, its best is {number(best)}, and in "
                 f"{percent(constant)} of the groups it is the same for all.",
                 (
-                    "It has done its work: what is learnt now comes from the other rewards.",
+                    "It has done its work: what is learned now comes from the other rewards.",
                     "If it should go on teaching, make it finer or take harder prompts.",
                 ),
                 (f"rewards/{name}/mean",),
@@ -155,6 +158,61 @@ def one_reward_dominates(history: History) -> list[Finding]:
                 "multi_objective_aggregation='normalize_then_sum' brings rewards of different range to one scale.",
             ),
             tuple(f"rewards/{n}/advantage_share" for n in known),
+            subject=name,
+        )
+    ]
+
+
+KEEPING = (
+    "Look whether groups differ in this reward (rewards/<name>/zero_std_share): where they do not, no multiplier can move it.",
+    "If its mean still moves towards the bound, wait, or raise the learning rate.",
+    "Else the bound asks for more than the policy can do beside the other rewards: loosen it, or raise multiplier_max.",
+)
+
+
+@rule("warning")
+def a_bound_cannot_be_kept(history: History) -> list[Finding]:
+    """Find rewards that miss their bound although their multiplier is as large as it may be."""
+    found = []
+    for name in history.rewards:
+        at_max = history.metrics.mean(f"constraints/{name}/at_max", 2 * SEVERAL)
+        missed = history.metrics.mean(f"constraints/{name}/violation", 2 * SEVERAL)
+        if at_max is None or missed is None or at_max < 1 or missed <= 0:
+            continue
+        found.append(
+            Finding(
+                f"The bound of reward {name!r} is not kept.",
+                f"For {2 * SEVERAL} steps its multiplier has been at multiplier_max, and the mean misses the bound by {number(missed)}.",
+                KEEPING,
+                (f"constraints/{name}/value", f"constraints/{name}/multiplier"),
+                subject=name,
+            )
+        )
+    return found
+
+
+@rule("warning")
+def one_task_dominates(history: History) -> list[Finding]:
+    """Find that nearly all of the gradient comes from one of several tasks, which has no such part of the completions."""
+    names = [name.split("/")[1] for name in history.metrics.named(ADVANTAGES_OF_TASKS)]
+    shares = {n: history.metrics.mean(f"tasks/{n}/advantage_share", SEVERAL) for n in names}
+    name, share = max(
+        ((n, s) for n, s in shares.items() if s is not None), key=lambda x: x[1], default=("", 0.0)
+    )
+    samples = history.metrics.mean(f"tasks/{name}/sample_share", SEVERAL)
+    if share < 0.9 or samples is None or samples > 0.8:
+        return []
+    return [
+        Finding(
+            f"Task {name!r} does nearly all of the training.",
+            f"It makes {percent(share)} of the absolute advantage that was trained on in the last {SEVERAL} steps, with "
+            f"{percent(samples)} of the completions.",
+            (
+                "If its rewards are larger than those of the others, bring them to one range, or set scale_rewards='group'.",
+                "task_weights='equal' gives each task the same part of the gradient.",
+                "If the others have no spread, look at their prompts: too easy, or too hard.",
+            ),
+            (f"tasks/{name}/advantage_share", f"tasks/{name}/sample_share"),
             subject=name,
         )
     ]

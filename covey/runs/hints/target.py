@@ -11,7 +11,7 @@ from covey.runs.hints.history import Floats, History, Trend, trend
 
 _NOT_A_TARGET = re.compile(
     r"^(reward|rewards/|tasks/|loss|completions/|frac_reward|kl|entropy|clip_ratio|num_tokens|time/|step_time|runtime|"
-    r"samples_per|steps_per|epoch|memory|sampling/|engine/|async/|curriculum/|update/|learning_rate|grad_norm)|length|runtime|tokens|per_second|_se$|"
+    r"samples_per|steps_per|epoch|memory|sampling/|engine/|async/|curriculum/|constraints/|replay/|update/|learning_rate|grad_norm)|length|runtime|tokens|per_second|_se$|"
     r"/low$|/high$|count$"
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from covey.runs.evidence import serves_one_update
 from covey.runs.hints.hint import Finding, rule
 from covey.runs.hints.history import History
 from covey.runs.terminal.phrases import number, percent
@@ -78,7 +79,7 @@ def entropy_collapsed(history: History) -> list[Finding]:
 @rule("problem")
 def ratio_is_not_one_at_first(history: History) -> list[Finding]:
     """Find ratios other than 1 before the policy has moved: new and old log-probabilities must be the same then."""
-    if not _is_on_policy(history):
+    if not serves_one_update(history.settings):
         return []
     ratio = history.metrics.values("ratio/mean", FEW)
     ratio = ratio[ratio > 0]  # 0 is the mean of a step without a token in its loss: all were masked
@@ -114,7 +115,7 @@ def _ratio_findings(evidence: str) -> list[Finding]:
 def clipping_never_acts(history: History) -> list[Finding]:
     """Find that several updates per sample never leave the clip range: it has no effect."""
     clipped = history.metrics.values("clip_ratio/region_mean", 5 * SEVERAL)
-    if _is_on_policy(history) or clipped.size < 5 * SEVERAL or clipped.max() > 0:
+    if serves_one_update(history.settings) or clipped.size < 5 * SEVERAL or clipped.max() > 0:
         return []
     return [
         Finding(
@@ -217,12 +218,3 @@ def loss_is_zero_at_first(history: History) -> list[Finding]:
             ("loss", "grad_norm"),
         )
     ]
-
-
-def _is_on_policy(history: History) -> bool:
-    """Return whether each sample serves one update only; not known counts as no."""
-    settings = history.settings
-    if settings.get("num_iterations") != 1:
-        return False
-    per_generation = settings.get("steps_per_generation")
-    return per_generation is None or per_generation == settings.get("gradient_accumulation_steps")

@@ -10,6 +10,7 @@ from covey.errors import warn
 from covey.runs.hints import learning, sampling, sampling_elsewhere, scoring, seeing, tool_use, updating
 from covey.runs.hints.hint import SEVERITIES, Hint, Rule
 from covey.runs.hints.history import EvaluationPoint, History
+from covey.runs.hints.quoting import quoted
 from covey.runs.record import schema
 from covey.runs.record.header import read_header
 from covey.runs.record.jsonl import Tail
@@ -89,8 +90,8 @@ class HintWatch:
         now = self.history.step
         for rule, finding in ((r, finding) for r in RULES for finding in r.find(self.history)):
             hint = Hint(
-                rule.name, finding.severity or rule.severity, finding.title, finding.evidence, finding.advice,
-                finding.metrics, finding.subject, now, now,
+                rule.name, finding.severity or rule.severity, finding.title, finding.evidence,
+                (*quoted(rule.name, self.history), *finding.advice), finding.metrics, finding.subject, now, now,
             )  # fmt: skip
             held = self._held.get(hint.key)
             if held is not None and now - held.last_step <= self.patience:

@@ -19,10 +19,20 @@ MAX_COLUMN_CHARS = 10_000
 TaskOf = Callable[[Prompt], str | None]
 
 
-def group_line(step: int, number: int, scored: ScoredGroup, task: str | None, with_texts: bool) -> Json:
+def group_line(
+    step: int,
+    number: int,
+    scored: ScoredGroup,
+    task: str | None,
+    with_texts: bool,
+    weights: Mapping[str, float] | None = None,
+) -> Json:
     """Return one group as one line: what its completions share, then one list per field of a completion.
 
     Numbers are always kept; prompt, pictures, completions, messages, columns and extras only with `with_texts`.
+
+    Args:
+        weights: by reward, as the head of the record names them; other ones of the group are in its line.
     """
     prompt, completions = scored.group.prompt, scored.group.completions
     line: Json = {
@@ -43,6 +53,10 @@ def group_line(step: int, number: int, scored: ScoredGroup, task: str | None, wi
         **episode_lists(scored, with_texts),
     }
     errors = {name: [_shorten(s.error) for s in column] for name, column in scored.scores.items()}
+    named = weights or {}
+    varied = {n: [w] * len(completions) for n, w in scored.weights.items() if n in named and w != named[n]}
+    if varied:
+        line["weight"] = varied
     line["error"] = {name: column for name, column in errors.items() if any(column)}
     if with_texts:
         content, columns = marked(prompt)

@@ -64,7 +64,7 @@ def advantage_shares(groups: Sequence[ScoredGroup], weights: Mapping[str, float]
         for name, weight in weights.items():
             values = [0.0 if s.status == "gated" else s.value for s in group.scores.get(name, ())]
             kept = [v for v, t in zip(values, group.totals, strict=False) if v is not None and t is not None]
-            pulls[name] += abs(weight) * math.fsum(map(abs, _centred(kept))) / spread
+            pulls[name] += abs(group.weights.get(name, weight)) * math.fsum(map(abs, _centred(kept))) / spread
     whole = math.fsum(pulls.values())
     return {f"rewards/{name}/advantage_share": pull / whole for name, pull in pulls.items()} if whole else {}
 

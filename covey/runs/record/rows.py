@@ -41,7 +41,7 @@ def table(lines: Sequence[Json]) -> pa.Table:
     for name in (*COMPLETION_LEVEL, *(n for n in EPISODE_LEVEL if any(n in line for line in lines))):
         flat = [v for line, n in zip(lines, counts, strict=True) for v in line.get(name) or [None] * n]
         columns[name] = _array(name, flat)
-    for family in ("score", "status", "error", "extra"):
+    for family in ("score", "status", "weight", "error", "extra"):
         for name in dict.fromkeys(name for line in lines for name in line.get(family) or {}):
             flat = [
                 v
@@ -55,7 +55,7 @@ def table(lines: Sequence[Json]) -> pa.Table:
 
 
 def column_type(name: str) -> pa.DataType:
-    """Return the Arrow type of a column, or of the columns of a family (`score`, `status`, `error`, `extra`)."""
+    """Return the Arrow type of a column, or of the columns of a family (`score`, `status`, `weight`, `error`, `extra`)."""
     import pyarrow as pa
 
     if name in (
@@ -63,7 +63,7 @@ def column_type(name: str) -> pa.DataType:
         "written_tokens", "num_turns", "calls", "call_failures",
     ):  # fmt: skip
         return pa.int32()
-    if name in ("logprob", "total", "advantage", "score"):
+    if name in ("logprob", "total", "advantage", "score", "weight"):
         return pa.float64()
     return {"row": pa.int64(), "chat": pa.bool_()}.get(name, pa.string())
 

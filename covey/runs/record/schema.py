@@ -176,6 +176,8 @@ COMPLETION_FIELDS = {
     "own_prompt": "as prompt, where an environment began this completion differently from its siblings",
     "score/<reward>": "what the reward gave; null where it gave no number",
     "status/<reward>": "value, not_applicable, gated, failed",
+    "weight/<reward>": "what its score weighs in the total, where that is another number than run.json names: weights by task or over time, "
+    "and multipliers of bounds; null, or no column, where it is that one",
     "error/<reward>": "what went wrong, where it failed",
     "extra/<column>": "what rewards noted beside, as JSON",
 }

@@ -245,7 +245,7 @@ class RunWriter:
             has_texts = drawn < self.share * 2**64
         if has_texts:
             self._keep(lambda: self._pictures.add(pictures_in(scored.group.prompt)))
-        return group_line(step, number, scored, task, has_texts)
+        return group_line(step, number, scored, task, has_texts, self.weights)
 
     def _keep(self, write: Callable[[], object]) -> None:
         """Write, or count what is lost: a record that cannot be written is not the end of the run."""

@@ -192,7 +192,11 @@ class Client:
         """
         began = time.monotonic()
         while not readable([sock], self._still.interval):
-            self._still.look(where, began, progress)
+            try:
+                self._still.look(where, began, progress)
+            except ServerLost:
+                if not readable([sock], 0):  # an answer that came meanwhile is why the counter stands still
+                    raise
 
 
 class Standstill:
@@ -204,23 +208,24 @@ class Standstill:
 
     def __init__(self, timeout: float) -> None:
         self.timeout, self.interval = timeout, min(max(timeout / 8, 0.05), 5.0)
-        self.last = self.looked = float("-inf")
+        self.last = self.looked = self.asked = float("-inf")
+        """When it moved, when somebody last looked, and when the last look that was answered began."""
         self.count: int | None = None
         self.refusals = 0
         """How often in a row no connection was taken."""
         self.lock = threading.Lock()
 
     def look(self, where: str, began: float, progress: Progress) -> None:
-        """Raise ServerLost where no token came since a request began, or for `timeout` seconds."""
-        if time.monotonic() - self.looked >= self.interval and self.lock.acquire(blocking=False):
+        """Raise ServerLost where no token had come for `timeout` seconds when it was last seen: a job may have been suspended since."""
+        if self.lock.acquire(blocking=False):
             try:
-                self._ask(progress)
+                if time.monotonic() - self.looked >= self.interval:
+                    self._ask(progress)
             finally:
-                self.looked = time.monotonic()
                 self.lock.release()
         if self.refusals >= 2:  # it is ending, and would let this request hang
             raise ServerLost(f"{where}: the server takes no connection any more.")
-        still = time.monotonic() - max(began, self.last)
+        still = self.asked - max(began, self.last)
         if still >= self.timeout:
             counts = (
                 f"its counter stands at {self.count} tokens"
@@ -230,14 +235,16 @@ class Standstill:
             raise ServerLost(f"{where}: no answer for {still:.1f} seconds, and {counts}.")
 
     def _ask(self, progress: Progress) -> None:
+        asked = time.monotonic()
         try:
             count, self.refusals = progress(), 0
         except EngineError as error:
             self.refusals += isinstance(error.__cause__, ConnectionRefusedError)
-            return
+            count = self.count
+        self.looked = time.monotonic()
         if count not in (None, self.count):
-            self.last = time.monotonic()
-        self.count = count
+            self.last = self.looked
+        self.count, self.asked = count, asked  # last: others judge by it
 
 
 @contextmanager

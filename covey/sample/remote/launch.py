@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 
 from covey.errors import EngineError, ServerLost, warn
 from covey.sample.remote import watcher
@@ -25,6 +26,8 @@ POLL_SECONDS = 0.25
 GRACE_SECONDS = 10.0
 """Seconds that a server has between being asked to end and being killed."""
 LOG_LINES = 40
+PORTS = range(20_000, 32_000)
+"""Of child servers, which take a minute until they listen. Systems give connections ports from 32,768 on."""
 
 
 class ChildServer:
@@ -259,7 +262,15 @@ def memory_numbers() -> str:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens to."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Return a port of this machine that is free, of those that the system gives to no connection: none takes it until it is used.
+
+    Raises:
+        EngineError: none of many is free.
+    """
+    for port in SystemRandom().sample(PORTS, 100):
+        with suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
+    raise EngineError(
+        f"No port from {PORTS[0]} to {PORTS[-1]} is free for a child server. End what listens there."
+    )

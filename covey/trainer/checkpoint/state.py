@@ -5,7 +5,9 @@
                                 many steps in a row were not finite, the moment that chat templates take for the present
     covey/rewards<r>.pt         what rewards remember: their state_dict, the mixture's cache and breaker
     covey/ahead<r>.json         rollouts that were sampled ahead; see `covey.trainer.checkpoint.ahead`
+    covey/replay<r>.json        groups that may be trained on again; see `covey.trainer.checkpoint.kept`
     covey/curriculum.json       what is known of each prompt, where a curriculum draws them
+    covey/constraints.json      the multipliers of rewards with a bound
     covey/reference.pt          the reference, where it moves; reference<r>.pt where it is sharded
 
 What is sampled needs no state: its random numbers depend on the seed, the step, the prompt and the index.
@@ -31,8 +33,11 @@ from covey.metrics import Ledger
 from covey.rewards.mixture import Mixture, MixtureState
 from covey.sample.chat import Clock
 from covey.sample.given_data import is_map_style
+from covey.score.constraints import Multipliers
 from covey.score.pass_rates import PassRates
+from covey.score.replay_buffer import ReplayBuffer
 from covey.trainer.checkpoint.ahead import load_ahead, save_ahead
+from covey.trainer.checkpoint.kept import load_kept, save_kept
 from covey.trainer.nonfinite import NonfiniteGuard
 from covey.trainer.scored_rollout import ScoredRollout
 from covey.update.entropy import EntropyBonus
@@ -40,6 +45,7 @@ from covey.update.reference import Reference
 from covey.update.rollout_buffer import RolloutBuffer
 
 PASS_RATES = "curriculum.json"
+MULTIPLIERS = "constraints.json"
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Of an object, such as a picture in a prompt: another one in every process."""
 
@@ -67,10 +73,18 @@ class RunState:
     next_rollout: int
     """The rollout that is due next."""
     ranks: int
+    multipliers: Multipliers
+    """Of the rewards with a bound, the same in every process."""
     eyes: str = ""
     """What makes pixels of pictures, by name; empty: the policy is shown none."""
     pass_rates: PassRates | None = None
     """What is known of each prompt, the same in every process; None without a curriculum."""
+    replay: ReplayBuffer | None = None
+    """Groups that may be trained on again; None without replay."""
+
+    @property
+    def reward_names(self) -> list[str]:
+        return [reward.name for reward in self.rewards]
 
 
 def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
@@ -79,6 +93,8 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     state.rollout.save(folder / f"rank{rank}")
     save_ahead(folder, rank, state.ranks, state.queue)
+    if state.replay is not None:
+        save_kept(folder, rank, state.ranks, state.replay, state.reward_names)
     run = {
         "ledgers": {name: ledger.state() for name, ledger in state.ledgers.items()},
         "entropy": None if state.bonus.adaptation is None else state.bonus.state(),
@@ -92,6 +108,8 @@ def save_state(checkpoint: str | Path, rank: int, state: RunState) -> None:
     torch.save(checked_reward_states(state.rewards), folder / f"rewards{rank}.pt")
     if state.pass_rates is not None and rank == 0:
         (folder / PASS_RATES).write_text(json.dumps(state.pass_rates.state()), encoding="utf-8")
+    if state.multipliers.bounds and rank == 0:
+        (folder / MULTIPLIERS).write_text(json.dumps(state.multipliers.state()), encoding="utf-8")
     if state.reference is not None and (state.reference.sharded or rank == 0):
         name = f"reference{rank}.pt" if state.reference.sharded else "reference.pt"
         torch.save(state.reference.state(), folder / name)
@@ -110,9 +128,8 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, 
     )  # none is left by another number of processes
     check_settings(run, state, any((folder / f"{name}{rank}.json").exists() for name in ("rank", "ahead")))
     state.rollout.load(folder / f"rank{rank}", state.position)
-    state.queue[:] = load_ahead(
-        folder, rank, state.ranks, state.next_rollout, [reward.name for reward in state.rewards]
-    )
+    state.queue[:] = load_ahead(folder, rank, state.ranks, state.next_rollout, state.reward_names)
+    load_kept(folder, rank, state.ranks, state.replay, state.reward_names)
     for name, ledger in state.ledgers.items():
         if name in run.get("ledgers", {}):
             ledger.restore(run["ledgers"][name])
@@ -137,6 +154,7 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, 
                 f"What {folder / PASS_RATES} knows of the prompts is left out: other rows may be drawn than when it was written, or their tasks are "
                 "others. To go on with it, resume with the same train_dataset, task_column, max_prompt_length and overlong_prompts."
             )
+    load_multipliers(folder / MULTIPLIERS, state.multipliers)
     rewards = folder / f"rewards{rank}.pt"
     if rewards.exists():
         state.rewards.load_state_dict(read_tensors(rewards))
@@ -146,6 +164,16 @@ def load_state(checkpoint: str | Path, rank: int, state: RunState) -> dict[str, 
             raise CheckpointError(f"{shared} is missing: the reference had moved, and cannot be made anew.")
         state.reference.restore(read_tensors(own if own.exists() else shared))
     return dict(run.get("settings", {}))
+
+
+def load_multipliers(path: Path, multipliers: Multipliers) -> None:
+    """Take over the multipliers of a checkpoint; raise a CheckpointError where they are those of other rewards than have a bound now."""
+    saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not multipliers.restore(saved):
+        raise CheckpointError(
+            f"{path} has multipliers of {', '.join(saved) or 'no reward'}, and the rewards with a bound are {', '.join(multipliers.bounds) or 'none'}. "
+            "What they had come to cannot be made anew: resume with the rewards that the run was started with."
+        )
 
 
 def read_tensors(path: Path) -> Any:

@@ -16,6 +16,7 @@ from covey.errors import RewardError
 from covey.rewards import Failure, Judge, Mixture, OpenAIClient, RewardBatch, Rubric
 from covey.rewards.neural.client import ClientError
 from covey.rewards.neural.judge import verdict_in
+from tests.clocks import PATIENCE, eventually, own_seconds
 
 RUBRIC = {
     "instructions": "You judge the answers of a tutor.",
@@ -110,10 +111,9 @@ def test_the_first_verdict_with_the_number_counts():
     ['{"id": "77", "correct": "no"}', '{"correct": "no", "why": "{}{ 77 {", "x": {"y": {}}, "id": "77"}'],
 )
 def test_a_verdict_is_found_whatever_stands_before_it(before, verdict):
-    started = time.perf_counter()
-    found = verdict_in(before + "\n" + verdict + " }", "77")
+    with own_seconds(2.0):
+        found = verdict_in(before + "\n" + verdict + " }", "77")
     assert found is not None and (found["id"], found["correct"]) == ("77", "no")
-    assert time.perf_counter() - started < 2.0
 
 
 def test_the_completion_is_fenced_with_a_number_that_changes():
@@ -185,6 +185,8 @@ class Server:
                     step = outer.plan.pop(0) if outer.plan else {}
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.requests.append((self.path, dict(self.headers), body))
+                if step.get("silent"):
+                    self.rfile.read(1)  # until the client has gone away
                 time.sleep(step.get("sleep", 0))
                 text = step.get(
                     "body", json.dumps({"choices": [{"message": {"content": step.get("text", "hi")}}]})
@@ -247,11 +249,11 @@ def test_retries_what_may_get_better():
         {"status": 500},
         {"status": 429, "headers": {"Retry-After": "0.3"}},
         {"body": "no json"},
-        {"sleep": 1.0},
+        {"silent": True},
     ]
     with Server([*bad, {"text": "at last"}]) as server:
         started = time.monotonic()
-        assert ask(server.client(timeout=0.4)) == ["at last"]
+        assert ask(server.client(timeout=8.0)) == ["at last"]  # long for a server that answers
         assert len(server.requests) == 5 and time.monotonic() - started > 0.3
 
 
@@ -324,8 +326,17 @@ class SilentServer:
     def __exit__(self, *_):
         self.listener.close()
 
+    def has_taken(self, count):
+        return all(self.taken.acquire(blocking=False) for _ in range(count))
+
     def client(self, **options):
         return OpenAIClient(f"http://127.0.0.1:{self.listener.getsockname()[1]}/v1", "judge", **options)
+
+
+UNLIMITED = 86_400.0
+"""Seconds of a client that never gives up by itself."""
+LONG_ENOUGH = (0.5, 8.0, 64.0)
+"""Deadlines, of which the last ones are for a machine on which no request reaches its server within the first."""
 
 
 def threads():
@@ -336,36 +347,39 @@ def test_a_cancelled_call_frees_its_connection_at_once():
     async def cancelled(client, server):
         calls = [asyncio.create_task(client.complete([])) for _ in range(3)]
         for _ in calls:
-            assert await asyncio.to_thread(server.taken.acquire, timeout=10)
+            assert await asyncio.to_thread(server.taken.acquire, timeout=PATIENCE)
         for call in calls:
             call.cancel()
         return await asyncio.gather(*calls, return_exceptions=True)
 
     with SilentServer() as server:
         before = threads()
-        results = asyncio.run(cancelled(server.client(), server))
+        results = asyncio.run(cancelled(server.client(timeout=UNLIMITED), server))
         assert all(isinstance(result, asyncio.CancelledError) for result in results)
-        assert all(server.gone.acquire(timeout=1.0) for _ in results)
+        assert all(server.gone.acquire(timeout=PATIENCE) for _ in results)
         assert threads() <= before
 
 
 def test_a_call_that_takes_too_long_frees_its_connection_at_once():
-    with SilentServer() as server, pytest.raises(ClientError, match=r"timed out \(1 tries\)"):
-        ask(server.client(timeout=0.2, max_retries=0))
-    assert server.gone.acquire(timeout=1.0)
+    for seconds in LONG_ENOUGH:
+        with SilentServer() as server, pytest.raises(ClientError, match=r"timed out \(1 tries\)"):
+            ask(server.client(timeout=seconds, max_retries=0))
+        if server.has_taken(1):
+            break
+    assert server.gone.acquire(timeout=PATIENCE)
 
 
 def test_a_judge_that_misses_the_mixtures_deadline_frees_its_connections_and_its_thread():
-    with SilentServer() as server:
-        before = threads()
-        late = rewards.reward(Judge(server.client(), RUBRIC), timeout=1.0, on_error="missing")
-        table = Mixture(late, max_failure_rate=1.0).score(RewardBatch(["p", "q"], ["a", "b"]))
-        assert [score.status for score in table.scores["judge"]] == ["failed"] * 2
-        assert all(server.gone.acquire(timeout=1.0) for _ in range(2))
-        ended = time.monotonic() + 1.0
-        while not threads() <= before and time.monotonic() < ended:
-            time.sleep(0.01)
-        assert threads() <= before
+    for seconds in LONG_ENOUGH:
+        with SilentServer() as server:
+            before, judge = threads(), Judge(server.client(timeout=UNLIMITED), RUBRIC)
+            late = Mixture(rewards.reward(judge, timeout=seconds, on_error="missing"), max_failure_rate=1.0)
+            table = late.score(RewardBatch(["p", "q"], ["a", "b"]))
+            assert [score.status for score in table.scores["judge"]] == ["failed"] * 2
+            assert eventually(lambda before=before: threads() <= before)
+        if server.has_taken(2):
+            break
+    assert all(server.gone.acquire(timeout=PATIENCE) for _ in range(2))
 
 
 def test_a_key_never_stands_in_a_message(monkeypatch):
@@ -471,16 +485,14 @@ def test_an_answer_without_end_is_bounded_in_bytes_and_in_time():
             yield b"x" * 65536, 0
 
     def trickle():
-        while True:
+        for _ in range(3_000):  # five minutes, after which it is no answer
             yield b"x", 0.1
 
     for head in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n"):
         with pytest.raises(ClientError, match="more than"):
-            ask(Raw(head, endless).client(timeout=30))
-        started = time.monotonic()
+            ask(Raw(head, endless).client(timeout=PATIENCE))
         with pytest.raises(ClientError, match="timed out"):
             ask(Raw(head, trickle).client(timeout=0.5))
-        assert time.monotonic() - started < 3
 
 
 @pytest.mark.parametrize(

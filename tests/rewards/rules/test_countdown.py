@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from covey.rewards import Countdown
 from covey.rewards.rules.arithmetic import ExpressionError, parse_expression
 from covey.rewards.rules.countdown import reaches
+from tests.clocks import own_seconds
 
 CASES = json.loads((Path(__file__).parent / "countdown_cases.json").read_text())
 
@@ -128,7 +128,6 @@ def test_parser_agrees_with_python_where_it_accepts(text):
 
 @pytest.mark.parametrize("unit", ["(", "9", "-", "9+", "9*", "<answer>", "</think>", " ", "**", "9/9"])
 def test_hostile_text_ends_at_once(unit):
-    started = time.perf_counter()
-    for completion in (unit * 100_000, answer(unit * 100_000), answer(unit * 150)):
-        score("subset", completion, [9] * 100, 9)
-    assert time.perf_counter() - started < 1.0
+    with own_seconds(1.0):
+        for completion in (unit * 100_000, answer(unit * 100_000), answer(unit * 150)):
+            score("subset", completion, [9] * 100, 9)

@@ -1,10 +1,9 @@
 """The tutorial's functions: its own asserts, and what its versions got wrong."""
 
-import time
-
 import pytest
 
 from covey.rewards import code_reward_func, format_reward_func, math_reward_func, simple_math_reward_func
+from tests.clocks import own_seconds
 
 RIGHT = """Let's use the numbers 4, 8, 2, and 1 to get 15.
 We can try: 8 * 2 - 1 = 15... </think>
@@ -100,12 +99,11 @@ def test_a_chat_is_read_like_text():
 )
 def test_hostile_text_ends_at_once(unit):
     text = unit * 50_000
-    started = time.perf_counter()
-    format_reward_func([text])
-    code_reward_func([text, f"<code>{text}</code>"])
-    math_reward_func([text, f"</think><answer>{text}</answer>"], target=["1", "1"])
-    simple_math_reward_func([text], ["1"], [[1]])
-    assert time.perf_counter() - started < 2.0
+    with own_seconds(2.0):
+        format_reward_func([text])
+        code_reward_func([text, f"<code>{text}</code>"])
+        math_reward_func([text, f"</think><answer>{text}</answer>"], target=["1", "1"])
+        simple_math_reward_func([text], ["1"], [[1]])
 
 
 def test_the_power_bomb_is_not_computed():

@@ -1,7 +1,6 @@
 """Formats, answers and lengths: what pays, and what does not."""
 
 import math
-import time
 
 import pytest
 
@@ -25,6 +24,7 @@ from covey.rewards import (
 )
 from covey.rewards.rules.extract import extract, last_boxed
 from covey.rewards.rules.numbers import exact_number
+from tests.clocks import own_seconds
 
 GOOD = "so</think> <answer>5</answer>"
 CORRECT = {  # a completion that each reward pays for, with gold 5 (or B)
@@ -91,9 +91,8 @@ def test_pays_for_nothing_empty_blank_repeated_or_echoed(name):
 def test_hostile_text_ends_at_once(name, unit):
     reward, _ = CORRECT[name]
     text = unit * (100_000 // len(unit))
-    started = time.perf_counter()
-    call(reward, [text, f"so</think> <answer>{text}</answer>", text[::-1]])
-    assert time.perf_counter() - started < 1.5
+    with own_seconds(1.5):
+        call(reward, [text, f"so</think> <answer>{text}</answer>", text[::-1]])
 
 
 @pytest.mark.parametrize(

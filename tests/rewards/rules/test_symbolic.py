@@ -1,13 +1,14 @@
 """Answers that need computer algebra, compared in a process that can be killed."""
 
 import threading
-import time
 
+import psutil
 import pytest
 
 from covey.rewards import Failure, SameAnswer, math_reward_func
 from covey.rewards.rules import symbolic
 from covey.rewards.rules.workers import Workers, workers
+from tests.clocks import eventually
 
 TOWER = "\\dfrac{5^{(5^{(5^{(5^5)})}-4)}-5}{16}"
 """math-verify issue 65: hangs in C code despite the time limits inside the process."""
@@ -55,10 +56,7 @@ def test_verdicts(gold, answer, verdict):
     ids=["issue 65", "tower", "power", "factorial", "binomial", "brackets"],
 )
 def test_answers_that_hang_are_wrong_and_soon(answer):
-    same("1", "\\sqrt{1}")  # the worker is up
-    started = time.monotonic()
     assert same("5", answer, seconds=0.5) == 0.0
-    assert time.monotonic() - started < 20.0
 
 
 def test_a_hanging_answer_holds_up_nobody_else():
@@ -68,9 +66,7 @@ def test_a_hanging_answer_holds_up_nobody_else():
     expected = [1.0] * 64
     for place, wrong in ((7, TOWER), (40, TOWER + "+1"), (50, "\\sqrt{3}")):
         completions[place], expected[place] = f"\\boxed{{{wrong}}}", 0.0
-    started = time.monotonic()
     assert math_reward_func(completions, target=golds) == expected
-    assert time.monotonic() - started < 30.0  # 2 s on an idle machine
 
 
 def test_works_in_a_thread_and_leaves_the_callers_alarm_alone():
@@ -82,10 +78,7 @@ def test_works_in_a_thread_and_leaves_the_callers_alarm_alone():
     scores = []
     thread = threading.Thread(target=lambda: scores.append(same("\\sqrt{8}", "2\\sqrt{2}")))
     thread.start(), thread.join()
-    end = time.monotonic() + 2
-    while not fired and time.monotonic() < end:
-        time.sleep(0.01)
-    assert scores == [1.0] and fired == [1]
+    assert scores == [1.0] and eventually(lambda: fired) and fired == [1]
 
 
 def test_what_was_compared_is_remembered(monkeypatch):
@@ -116,5 +109,19 @@ def test_a_killed_worker_is_replaced():
     for session in workers(symbolic.MODULE, "compare").sessions:
         if session._child is not None:
             session._child.leash.send(b"k")
-    time.sleep(0.1)
     assert same("\\sqrt{7}", "\\sqrt 7+0+0") == 1.0
+
+
+def test_a_worker_that_is_not_let_run_makes_no_answer_wrong():
+    """It is stopped for ten times the processor time that its answer gets, as on a machine that others use."""
+    pool, pair = Workers(symbolic.MODULE, "compare", count=1), ("\\sqrt{2}", "\\sqrt 2")
+    with pool.sessions[0]._new_child() as first:  # its fork server is the one of all such workers
+        server = psutil.Process(first.zygote._process.pid)
+    others = server.children()
+    assert pool.call(pool.sessions[0], pair, 1.0) is True
+    [worker] = set(server.children()) - set(others)
+    worker.suspend()
+    timer = threading.Timer(2.0, worker.resume)
+    timer.start()
+    assert pool.call(pool.sessions[0], pair, 0.2) is True
+    pool.sessions[0].close()

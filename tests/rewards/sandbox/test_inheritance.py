@@ -1,11 +1,11 @@
 """Nothing is left behind by a job, a completion or a fork, whatever the host's own state is; a dying fork server costs no honest sample."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ import pytest
 from covey.errors import RewardError
 from covey.rewards import Mixture, reward
 from covey.rewards.sandbox.grade import AssertsJob, Call, CallsJob, StdioJob
+from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
 from covey.rewards.sandbox.trusted import trusted_child
+from tests.clocks import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="walls of Linux")
 
@@ -34,13 +36,14 @@ def inner_process(zygote):
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("role", ["code", "tests"])
 def test_a_dying_fork_server_costs_no_honest_sample(kind, role):
-    with Sandbox(workers=4) as sandbox:
+    with Sandbox(limits=Limits(wall_seconds=PATIENCE), workers=4) as sandbox:
         sandbox.start()
 
         def kill():
             zygote = sandbox._zygotes.get(role)
             if zygote is not None:
-                os.kill(inner_process(zygote), signal.SIGKILL)
+                with contextlib.suppress(OSError):  # it ends already
+                    os.kill(inner_process(zygote), signal.SIGKILL)
 
         timers = [threading.Timer(seconds, kill) for seconds in (0.05, 0.3)]
         for timer in timers:
@@ -53,7 +56,7 @@ def test_a_dying_fork_server_costs_no_honest_sample(kind, role):
 
 @pytest.mark.parametrize("where", ["process", "sandbox"])
 def test_a_reward_outlives_its_fork_server(where):
-    @reward(where=where)
+    @reward(where=where, timeout=PATIENCE)
     def lengths(completions, **_):
         return [float(len(text)) for text in completions]
 
@@ -62,11 +65,10 @@ def test_a_reward_outlives_its_fork_server(where):
     if where == "process":
         with trusted_child() as child:
             os.kill(child.zygote._process.pid, signal.SIGKILL)
-        time.sleep(0.05)
     assert mixture(prompts=["p"], completions=["abc"]) == [3.0]
 
 
-@pytest.mark.parametrize("sample_timeout", [None, 2.0])
+@pytest.mark.parametrize("sample_timeout", [None, PATIENCE])
 def test_a_completion_cannot_take_over_a_reward_in_the_sandbox(sample_timeout):
     @reward(where="sandbox", sample_timeout=sample_timeout)
     def calculated(completions, **_):
@@ -112,32 +114,34 @@ import os, resource, signal, sys, time
 report = os.dup(1)
 {state}
 from covey.rewards.sandbox.grade import *
+from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
-sandbox = Sandbox(workers=2)
+from covey.rewards.sandbox.limits import Limits
+sandbox = Sandbox(limits=Limits(wall_seconds=200), workers=2)
 jobs = [CallsJob("def f(x): return 2", (Call("f", (1,), 2),)), CallsJob("def f(x):\\n    while 1: pass", (Call("f", (1,), 2),)),
         AssertsJob("def f(x): __import__('os')._exit(3)", ("assert f(1) == 2",)), StdioJob("print(input())", (("a", "a"),)),
         CallsJob("import signal, os\\nold = signal.pthread_sigmask(signal.SIG_BLOCK, ())\\nmask = os.umask\\n"
                  "def f(x): return len(old), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL", (Call("f", (1,), [0, True]),))]
 sandbox.start()
-started = time.time()
-grades = sandbox.grade_all(jobs)
-os.write(report, repr(([g.status for g in grades], time.time() - started)).encode())
+os.write(report, repr([g.status for g in sandbox.grade_all(jobs)]).encode())
 """
 
 
 @pytest.mark.parametrize("state", HOSTS)
 def test_the_hosts_own_state_changes_no_verdict(state):
     done = subprocess.run(
-        [sys.executable, "-c", HOST.format(state=HOSTS[state])], capture_output=True, timeout=120, check=False
+        [sys.executable, "-c", HOST.format(state=HOSTS[state])],
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
     )
-    statuses, seconds = eval(done.stdout)
-    assert statuses == ["ok", "timeout", "crash", "ok", "ok"], done.stderr
-    assert seconds < 30
+    assert eval(done.stdout) == ["ok", "timeout", "crash", "ok", "ok"], done.stderr
 
 
 def test_too_few_descriptors_are_a_clear_error():
     code = """
 import resource
+from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
 from covey.rewards.sandbox.grade import *
 from covey.errors import SandboxError
@@ -148,23 +152,24 @@ except SandboxError as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert "ulimit -n" in done.stdout and "workers" in done.stdout, done.stderr[-2000:]
 
 
 FORKED = """
 import os, signal, sys, time
+from covey.rewards.sandbox.limits import Limits
 from covey.rewards.sandbox.sandbox import Sandbox
 from covey.rewards.sandbox.trusted import trusted_child
 sandbox = Sandbox()
 sandbox.start()
 held = trusted_child()
 if os.fork() == 0:
-    time.sleep(60)
+    time.sleep(3600)
     os._exit(0)
 print(sandbox._zygotes["code"]._process.pid, held.zygote._process.pid, flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 
@@ -176,10 +181,7 @@ def test_a_fork_of_the_trainer_keeps_no_fork_server_alive():
         pids = [int(pid) for pid in host.stdout.readline().split()]
         host.kill()
         host.wait()
-        deadline = time.monotonic() + 10
-        while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not [pid for pid in pids if is_running(pid)]
+        assert eventually(lambda: not any(map(is_running, pids)))
     finally:
         os.killpg(host.pid, signal.SIGKILL)  # the fork
 

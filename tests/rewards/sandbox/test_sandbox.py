@@ -1,11 +1,13 @@
 """What the sandbox says of ordinary code, and what it leaves behind."""
 
+import gc
 import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,10 @@ from covey.rewards.sandbox.limits import Limits, Walls
 from covey.rewards.sandbox.sandbox import Sandbox, probe
 from covey.rewards.sandbox.session import CallFailed, Session
 from covey.rewards.sandbox.trusted import trusted_child
+from tests.clocks import PATIENCE
 
-LIMITS = Limits(cpu_seconds=1, wall_seconds=1.5)
+LIMITS = Limits(cpu_seconds=1, wall_seconds=PATIENCE)
+"""Busy code ends by its processor time, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +89,16 @@ def test_stdio(sandbox):
 
 
 def test_a_program_that_hangs_on_every_input_is_not_run_on_all_of_them(sandbox):
-    job = StdioJob(
-        "import time\nif input() != 'fast': time.sleep(60)\nprint(1)", (("fast", "1"), *[("slow", "1")] * 9)
-    )
-    started = time.monotonic()
-    grade = sandbox.grade(job)
+    code = "if input() != 'fast':\n    while True: pass\nprint(1)"
+    grade = sandbox.grade(StdioJob(code, (("fast", "1"), *[("slow", "1")] * 9)))
     assert [v.status for v in grade.verdicts] == ["ok", "timeout", "timeout", *["wrong"] * 7]
-    assert grade.status == "timeout" and time.monotonic() - started < 8
+    assert grade.status == "timeout" and {v.detail for v in grade.verdicts[3:]} == {"not run"}
+
+
+def test_a_program_that_sleeps_ends_by_the_clock():
+    with Sandbox(limits=replace(LIMITS, wall_seconds=1.0)) as hurried:
+        program = hurried.run(f"import time\ntime.sleep({2 * PATIENCE})")
+    assert (program.status, program.detail) == ("timeout", "more than 1.0 s")
 
 
 @pytest.mark.parametrize(
@@ -330,14 +337,21 @@ def test_a_killed_zygote_is_replaced():
 def test_descriptors_and_processes_do_not_pile_up(sandbox):
     job = calls("def f(x): return x", ((1,), 1))
     sandbox.grade(job)
-    before = len(os.listdir("/proc/self/fd"))
+    gc.collect()
+    before = open_files()
     for code in ("print(1)", "while True: print(1)", "import os\nos._exit(0)", "raise ValueError"):
         sandbox.run(code)
         sandbox.grade(AssertsJob(code, ("assert f(1)",)))
         sandbox.grade(calls(code, ((1,), 1)))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
     zygote = sandbox._zygotes["code"]._process.pid
     assert not [state for state in states_below(zygote) if state == "Z"]
+
+
+def open_files():
+    """What this process has open, each with its number."""
+    links = Path("/proc/self/fd").iterdir()
+    return {(link.name, os.readlink(link)) for link in links if link.is_symlink() and os.path.lexists(link)}
 
 
 def states_below(pid):
@@ -365,7 +379,7 @@ host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)
 host.stdout.readline()
 time.sleep(0.3)
 host.send_signal(signal.SIGKILL)
-end = time.monotonic() + 10
+end = time.monotonic() + 200
 while time.monotonic() < end:
     try:
         os.waitpid(-1, os.WNOHANG)
@@ -404,7 +418,7 @@ def test_nothing_outlives_a_killed_host(walls):
     host = HOST.replace("PATHS", repr(sys.path)).replace("WALLS", repr(walls))
     guardian = GUARDIAN.replace("HOST", repr(host))
     ran = subprocess.run(
-        [sys.executable, "-c", guardian], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", guardian], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert ran.stdout.strip() == "none left", ran.stdout + ran.stderr
 
@@ -456,23 +470,25 @@ def test_sessions_keep_functions_loaded_and_survive_a_hang(sandbox):
         sandbox.child,
         "count = 0\ndef f(x):\n    global count\n    count += 1\n    while x < 0: pass\n    return x + count",
     )
-    assert session.call("f", 1, seconds=1) == 2
-    assert session.call("f", 1, seconds=1) == 3
+    assert session.call("f", 1, seconds=PATIENCE) == 2
+    assert session.call("f", 1, seconds=PATIENCE) == 3
     with pytest.raises(CallFailed) as failed:
         session.call("f", -1, seconds=0.3)
     assert failed.value.verdict.status == "timeout"
-    assert session.call("f", 1, seconds=1) == 2  # a fresh process
+    assert session.call("f", 1, seconds=PATIENCE) == 2  # a fresh process
     with pytest.raises(CallFailed, match="there is no 'g'"):
-        session.call("g", seconds=1)
+        session.call("g", seconds=PATIENCE)
     session.close()
 
 
 def test_processor_time_of_earlier_calls_is_not_held_against_a_later_one(sandbox):
     code = "import time\ndef f(seconds):\n    end = time.process_time() + seconds\n    while time.process_time() < end: pass\n    return 1"
     session = Session(sandbox.child, code)
-    assert [session.call("f", 0.4, seconds=5) for _ in range(4)] == [1] * 4  # the limit is 1 s per child
+    assert [session.call("f", 0.4, seconds=PATIENCE) for _ in range(4)] == [
+        1
+    ] * 4  # the limit is 1 s per child
     with pytest.raises(CallFailed, match="processor time"):
-        session.call("f", 3, seconds=10)
+        session.call("f", 3, seconds=PATIENCE)
     session.close()
 
 
@@ -480,11 +496,9 @@ def test_trusted_functions_can_be_killed_too():
     session = Session(
         trusted_child, "import time\ndef f(x):\n    time.sleep(x)\n    return {'slept': x}", trusted=True
     )
-    assert session.call("f", 0.0, seconds=5) == {"slept": 0.0}
-    started = time.monotonic()
+    assert session.call("f", 0.0, seconds=PATIENCE) == {"slept": 0.0}
     with pytest.raises(CallFailed, match="timeout"):
-        session.call("f", 30, seconds=0.2)
-    assert time.monotonic() - started < 3
+        session.call("f", 2 * PATIENCE, seconds=0.2)
     with pytest.raises(CallFailed, match=r"infrastructure.*could not be loaded.*no_such_module"):
-        Session(trusted_child, "import no_such_module").call("f", seconds=1)
+        Session(trusted_child, "import no_such_module").call("f", seconds=PATIENCE)
     session.close()

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from tests.clocks import PATIENCE
+
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -44,7 +46,7 @@ class Browser:
     def do_async(self, script, *arguments):
         return self.driver.execute_async_script(script, *arguments)
 
-    def wait(self, script, seconds=15):
+    def wait(self, script, seconds=PATIENCE):
         """What the script gives, as soon as it is something."""
         end = time.monotonic() + seconds
         while True:
@@ -54,7 +56,7 @@ class Browser:
             assert time.monotonic() < end, f"waited {seconds} s for: {script}"
             time.sleep(0.03)
 
-    def becomes(self, script, expected, seconds=15):
+    def becomes(self, script, expected, seconds=PATIENCE):
         """Wait until the script gives what is expected: a page draws after the event, not within it."""
         end = time.monotonic() + seconds
         while (value := self.do(script)) != expected:

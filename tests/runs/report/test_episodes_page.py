@@ -19,6 +19,7 @@ from covey.runs.report.source import CompletionSource
 from covey.runs.report.summary import RunSummary
 from covey.runs.report.tool_table import SLOWEST
 from covey.types import TRUNCATED, FinishReason
+from tests.clocks import PATIENCE
 from tests.runs.episodes import Told, answered, call, episodes, silent, stumbling, write_episodes
 from tests.runs.report.test_page import Page, unpack
 from tests.runs.synthetic import Story, batch
@@ -59,7 +60,7 @@ def drawn(page, tmp_path_factory):
     file.write_text(json.dumps(held))
     scripts = Path(covey.runs.report.__file__).parent / "page"
     command = [node, str(Path(__file__).with_name("dom.js")), str(scripts), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -18,6 +18,7 @@ from covey.runs.report import page as page_module
 from covey.runs.report import write_report
 from covey.runs.report.columns import ColumnIndex, number_columns
 from covey.runs.report.server import ReportServer
+from tests.clocks import PATIENCE
 from tests.runs.episodes import write_episodes
 from tests.runs.pictured import asked, painting, photo, pictured
 from tests.runs.report.test_page import Page, unpack
@@ -152,7 +153,7 @@ def drawn(folder, page):
     file.write_text(json.dumps(given))
     scripts = Path(covey.runs.report.__file__).parent / "page"
     command = [node, str(Path(__file__).parent / "dom.js"), str(scripts), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["prompts"]
 

@@ -15,6 +15,7 @@ from covey.runs.record import segments
 from covey.runs.report.embed import embed
 from covey.runs.report.server import ReportServer
 from covey.runs.report.source import CHUNK, CompletionSource
+from tests.clocks import PATIENCE
 from tests.runs.report.test_page import unpack
 from tests.runs.synthetic import WEIGHTS, Story, open_writer, record_evaluation, record_step, write_run
 
@@ -32,7 +33,7 @@ def served(tmp_path):
 
 
 def ask(server, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=PATIENCE)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
     body = response.read()

@@ -18,7 +18,8 @@ Log-probabilities and seeds are real: a tiny model computes them. Faults by name
     errors           every n-th request is answered with status 500                             wrong_ids   ids that no vocabulary has
     old              a server of TRL before 1.11                                                no_dev_mode, no_labels, no_adapters, no_openapi
     same_adapter     an adapter that comes under a name it had serves the old one
-    halves           seconds at most that are waited for other weights between the halves of a group's completions
+    busy             its counter of tokens moves whenever it is asked, as where others have it draw too, unless it is silent
+    halves           other weights are waited for between the halves of a group's completions: so many seconds at most, or until it says so
 """
 
 from __future__ import annotations
@@ -111,11 +112,12 @@ class FakeVllm:
         """Route and body of every call that changes or draws something."""
         self.happened: set[str] = set()
         """Faults that were met."""
+        self.is_halfway = threading.Event()
+        """Whether the first halves of a group's completions are drawn, with `halves`."""
         self.is_closed = False
         self.start()
         handler = type("Handler", (_Handler,), {"fake": self})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.http.daemon_threads = True
+        self.http = _Http(("127.0.0.1", 0), handler)
         self.port = self.http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -220,6 +222,7 @@ class FakeVllm:
         }
 
     def metrics(self) -> str:
+        self.tokens += "busy" in self.faults and "silent" not in self.happened
         lines = [
             f"process_start_time_seconds {self.began!r}",
             f'vllm:num_requests_running{{engine="0"}} {self.running}.0',
@@ -380,7 +383,8 @@ class FakeVllm:
             threading.Thread(target=self.close, daemon=True).start()
             raise Dropped
         if self.faults.get("silent", math.inf) <= number:
-            threading.Event().wait(30)
+            self.happened.add("silent")
+            threading.Event().wait(300)
             raise Silence
         if due("drops"):
             raise Dropped
@@ -440,9 +444,11 @@ class FakeVllm:
         halves = [choice["token_ids"][: len(choice["token_ids"]) // 2] for choice in choices]
         began = self.base
         self.computes.release()
+        self.is_halfway.set()
         try:
-            end = time.monotonic() + self.faults["halves"]
-            while self.base is began and time.monotonic() < end:
+            given = self.faults["halves"]
+            end = time.monotonic() + (300 if callable(given) else given)
+            while self.base is began and time.monotonic() < end and not (callable(given) and given()):
                 time.sleep(0.01)
             with self.state:
                 self.state.wait_for(lambda: not self.is_paused or self.is_closed)
@@ -526,6 +532,10 @@ class Dropped(Exception):
 
 class Silence(Exception):
     """The connection stays, and no byte comes."""
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads, request_queue_size = True, 512  # connections that are not taken at once are not dropped
 
 
 class _Handler(BaseHTTPRequestHandler):

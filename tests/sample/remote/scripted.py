@@ -20,6 +20,9 @@ from covey.sample.remote.labels import new_label
 from covey.sample.remote.server import UNLABELLED, Drawn, DrawRequest, ServerFacts
 from tests.ranks import alone
 
+IN_TIME = 60.0
+"""Seconds in which what is given up in time is over on a machine that has other things to do; what hangs here hangs for longer."""
+
 Fault = Callable[["ScriptedServer", DrawRequest, list[Drawn]], list[Drawn]]
 """Does something to a server or to what it has drawn."""
 
@@ -32,6 +35,8 @@ class ScriptedServer:
         decode: token ids → text.
         faults: fault of the n-th request, counted from 0.
         every: a fault of each so many requests.
+        stands_still: whether its counter of tokens moves only with what it draws here. Else it moves whenever it is asked, as where
+            others have it draw too: how late this machine lets it draw is no fault of its.
     """
 
     kind = "covey"
@@ -44,8 +49,10 @@ class ScriptedServer:
         name: str = "a",
         faults: dict[int, Fault] | None = None,
         every: tuple[int, Fault] | None = None,
+        stands_still: bool = False,
     ) -> None:
         self.url, self.start, self.decode = f"http://{name}:1", start, decode
+        self.stands_still, self.looks = stands_still, 0
         self.faults, self.every = faults or {}, every
         self.lock = threading.Lock()
         self.requests = self.tokens = self.pushes = self.failures = 0
@@ -88,7 +95,7 @@ class ScriptedServer:
                 fault(self, request, [])
             drawn = [] if self.hangs else self.drawn(request)
         if self.hangs:
-            self.ends.wait(20)
+            self.ends.wait(3 * IN_TIME)
             raise ServerLost("too late")
         return drawn if fault is None else fault(self, request, drawn)
 
@@ -120,7 +127,8 @@ class ScriptedServer:
 
     def progress(self) -> int | None:
         self.ask()
-        return self.tokens
+        self.looks += not (self.hangs or self.stands_still)
+        return self.tokens + self.looks
 
     def is_alive(self) -> bool:
         return not self.is_dead
@@ -173,7 +181,7 @@ class NoChecks:
         self.calls.append("probe")
 
 
-def remote(servers, decode, timeout=30.0, gather=alone, **options) -> RemoteEngine:
+def remote(servers, decode, timeout=300.0, gather=alone, **options) -> RemoteEngine:
     """An engine over scripted servers."""
     options = {"sync": MemorySync(), "checks": NoChecks(), **options}
     return RemoteEngine(

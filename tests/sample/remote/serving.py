@@ -29,7 +29,7 @@ from tests.tiny import EOS, PAD, STOP
 def serving(
     policy: nn.Module,
     tokenizer: Any,
-    timeout: float = 20.0,
+    timeout: float = 300.0,
     together: bool = False,
     token: str | None = None,
     port: int = 0,
@@ -45,8 +45,8 @@ def serving(
     finally:
         http.shutdown()
         http.server_close()
-        thread.join(5)
-        http.queue.thread.join(20)
+        thread.join(60)
+        http.queue.thread.join(60)
         assert not http.queue.thread.is_alive()
 
 
@@ -98,7 +98,7 @@ class ServedEngine:
                 NoChecks(),
                 self.decode,
                 run="tests",
-                timeout=20.0,
+                timeout=300.0,
                 gather=alone,
             )
         self.engine.load(policy, version)

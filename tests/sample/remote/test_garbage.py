@@ -48,7 +48,7 @@ def server(request, folder):
             yield server
         return
     fake = FakeVllm(folder) if request.param == "vllm" else FakeSglang(folder)
-    yield (VllmServer if request.param == "vllm" else SglangServer)(fake.url, 2.0)
+    yield (VllmServer if request.param == "vllm" else SglangServer)(fake.url, 300.0)
     fake.close()
 
 

@@ -146,18 +146,16 @@ def test_vllm_swaps_between_two_tokens_and_keeps_no_key_of_before(folder, tmp_pa
     new = moved(folder, tmp_path / "new")
     old, changed = AutoModelForCausalLM.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     changed.load_state_dict({name: -tensor for name, tensor in old.state_dict().items()})
-    with FakeVllm(folder, {"halves": 0.3}) as fake:
-        server, drawn = VllmServer(fake.url, 5.0), []
+    with FakeVllm(folder, {"halves": 300.0}) as fake:
+        server, drawn = VllmServer(fake.url, 300.0), []
         server.facts()
         thread = threading.Thread(
             target=lambda: drawn.extend(server.draw(DrawRequest(PROMPT, SETTINGS, count=2)))
         )
         thread.start()
-        while not fake.running:
-            time.sleep(0.01)
-        server.swap(new, "run:1:a")
-        assert thread.is_alive(), "nothing was waited for"
-        thread.join(10)
+        assert fake.is_halfway.wait(60)
+        server.swap(new, "run:1:a")  # waits for nothing: what runs is held until this is done
+        thread.join(60)
         assert fake.happened == {"halves"} and not fake.is_paused and server.label() == "run:1:a"
         sent = [(route, body) for route, body in fake.asked if route != "/v1/completions"]
         assert [route for route, _ in sent] == [
@@ -182,17 +180,20 @@ def test_covey_serve_swaps_between_two_requests_before_those_that_wait(folder, t
     with serving(copy.deepcopy(model), AutoTokenizer.from_pretrained(folder)) as (server, http):
         server.update(moved(folder, tmp_path / "same", lambda name, tensor: tensor), A)
         held, queue, drawn = threading.Event(), http.queue, {}
-        queue.put(Job(lambda: held.wait(10)))
+        queue.put(Job(lambda: held.wait(300)))
 
         def ask(row):
             drawn[row] = server.draw(DrawRequest(PROMPT, SETTINGS))[0]
 
         def wait_for(number):
-            end = time.monotonic() + 10
-            while len(queue.waiting) < number and time.monotonic() < end:
+            end = time.monotonic() + 60
+            while len(queue.waiting) < number:
+                assert time.monotonic() < end
                 time.sleep(0.005)
 
         calls = [threading.Thread(target=ask, args=(row,)) for row in range(2)]
+        while queue.waiting or not queue.is_busy:  # until the first job holds the thread
+            time.sleep(0.005)
         for number, call in enumerate(calls, 1):
             call.start()
             wait_for(number)
@@ -210,7 +211,7 @@ def test_covey_serve_swaps_between_two_requests_before_those_that_wait(folder, t
         assert waiting == [*first, True], "what proves weights passes draws, and never a change of weights"
         held.set()
         for thread in (*calls, change, late, score):
-            thread.join(10)
+            thread.join(60)
         labels = [drawn[row].label for row in range(3)]
         assert labels == ([B, B, B] if in_flight else [A, A, B])
         assert (drawn[0] == drawn[2]) is in_flight and drawn[0] == drawn[1]

@@ -301,7 +301,7 @@ WeightFolders(here, here / "out", "run").place(10, False).mkdir()
 
 
 def test_a_process_that_ends_leaves_nothing_though_nobody_has_closed_it(tmp_path):
-    subprocess.run([sys.executable, "-c", ENDS, str(tmp_path)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", ENDS, str(tmp_path)], check=True, timeout=600)
     assert not list(tmp_path.iterdir())
 
 

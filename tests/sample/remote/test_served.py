@@ -7,6 +7,7 @@ import http.client
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -83,7 +84,7 @@ def same(drawn: Sequence[Drawn], completions: Sequence[Completion]) -> bool:
 def hold(http) -> threading.Event:
     """Have the server be busy until the event is set."""
     held = threading.Event()
-    http.queue.put(served_http.Job(lambda: held.wait(10)))
+    http.queue.put(served_http.Job(lambda: held.wait(300)))
     while http.queue.waiting or not http.queue.is_busy:
         time.sleep(0.005)
     return held
@@ -534,7 +535,7 @@ def test_sleep_gives_weights_up_or_keeps_them(server, policy, tmp_path):
 
 
 def raw(server, method="POST", route="/covey/draw", body=b"{}", **headers) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(server.client.host, server.client.port, timeout=10)
+    connection = http.client.HTTPConnection(server.client.host, server.client.port, timeout=60)
     connection.request(
         method, route, body, {name.replace("_", "-"): value for name, value in headers.items()}
     )
@@ -616,7 +617,7 @@ def test_a_token_is_asked_for(policy):
         for token in ("", "Bearer secre", "Bearer é", "secret"):
             status, text = raw(server, "GET", "/covey/label", Authorization=token.encode())
             assert status == 401 and "secret" not in text
-        other = CoveyServer(Client(server.url, 5, "other"))
+        other = CoveyServer(Client(server.url, 60, "other"))
         with pytest.raises(EngineError, match="token is missing or another"):
             other.label()
 
@@ -632,7 +633,7 @@ def test_a_request_whose_client_has_gone_is_not_begun(policy):
             time.sleep(0.01)
         [job] = http.queue.waiting
         connection.close()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not job.is_given_up and time.monotonic() < deadline:
             time.sleep(0.02)
         held.set()
@@ -641,7 +642,7 @@ def test_a_request_whose_client_has_gone_is_not_begun(policy):
 
 
 def http_connection(server) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(server.client.host, server.client.port, timeout=10)
+    return http.client.HTTPConnection(server.client.host, server.client.port, timeout=60)
 
 
 def test_an_end_gives_back_what_waits(policy):
@@ -652,7 +653,7 @@ def test_an_end_gives_back_what_waits(policy):
             time.sleep(0.01)
         http.queue.close()
         with pytest.raises(ServerLost, match="ending"):
-            waits.result(5)
+            waits.result(60)
         assert not server.is_alive()
         with pytest.raises(ServerLost, match="ending"):
             drawn(server)
@@ -683,15 +684,28 @@ def test_facts_progress_and_metrics(server):
     assert f"covey_generation_tokens_total {server.progress()}" in text
 
 
+class SeenCounter(Counter):
+    """Counts no more than 100 tokens beyond what was last seen: the draw waits for who looks."""
+
+    seen = 0
+
+    def __setitem__(self, name, value):
+        super().__setitem__(name, value)
+        end = time.monotonic() + 60
+        while value > self.seen + 100 and time.monotonic() < end:
+            time.sleep(0.001)
+
+
 def test_the_counter_moves_while_a_group_is_drawn(policy):
-    settings = replace(SETTINGS, max_new_tokens=400, stop_ids=())
-    with serving(policy, TOKENIZER) as (server, _), ThreadPoolExecutor(1) as pool:
+    settings = replace(SETTINGS, max_new_tokens=200, stop_ids=())
+    with serving(policy, TOKENIZER) as (server, http), ThreadPoolExecutor(1) as pool:
+        http.policy.engine.counts, looks = SeenCounter(), set()
         long = pool.submit(drawn, server, settings=settings)
-        seen = set()
         while not long.done():
-            seen.add(server.progress())
+            SeenCounter.seen = server.progress()
+            looks.add(SeenCounter.seen)
             time.sleep(0.01)
-        assert len(seen) > 3
+        assert len(looks) > 5, "600 tokens, and 100 between two looks at most"
 
 
 def test_wrong_values_of_our_own_are_told_by_where_they_stand():

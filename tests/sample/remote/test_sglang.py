@@ -29,7 +29,7 @@ def serve(folder):
 
     def made(**faults):
         fakes.append(FakeSglang(folder, faults))
-        return fakes[-1], SglangServer(fakes[-1].url, 2.0)
+        return fakes[-1], SglangServer(fakes[-1].url, 300.0)
 
     yield made
     for fake in fakes:
@@ -40,8 +40,8 @@ def test_it_draws_what_vllm_draws_from_the_same_weights_and_seeds(serve, folder)
     """The two fakes have one sampler: so the two adapters ask for the same thing."""
     _, server = serve()
     with FakeVllm(folder) as other:
-        expected = VllmServer(other.url, 2.0).draw(DrawRequest(PROMPT, SETTINGS, first=1, count=3))
-        read = VllmServer(other.url, 2.0).prompt_logprobs(PROMPT.ids)
+        expected = VllmServer(other.url, 300.0).draw(DrawRequest(PROMPT, SETTINGS, first=1, count=3))
+        read = VllmServer(other.url, 300.0).prompt_logprobs(PROMPT.ids)
     assert server.draw(DrawRequest(PROMPT, SETTINGS, first=1, count=3)) == expected
     assert server.draw(DrawRequest(PROMPT, SETTINGS, first=2)) == expected[1:2]
     assert server.prompt_logprobs(PROMPT.ids) == read
@@ -129,4 +129,4 @@ def test_a_stranger_is_answered_with_the_command(folder):
             EngineError, match=r"server of vLLM, not of SGLang.*engine='vllm'.*sglang.launch_server"
         ),
     ):
-        SglangServer(other.url, 2.0).facts()
+        SglangServer(other.url, 300.0).facts()

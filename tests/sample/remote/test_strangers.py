@@ -18,9 +18,9 @@ from covey.sample.remote.vllm import VllmServer
 pytestmark = pytest.mark.any_version
 
 ASKED = {
-    "covey": lambda url: CoveyServer(Client(url, 5.0)),
-    "sglang": lambda url: SglangServer(url, 5.0),
-    "vllm": lambda url: VllmServer(url, 5.0),
+    "covey": lambda url: CoveyServer(Client(url, 60.0)),
+    "sglang": lambda url: SglangServer(url, 60.0),
+    "vllm": lambda url: VllmServer(url, 60.0),
 }
 
 
@@ -61,7 +61,7 @@ def test_another_kind_is_named_with_the_engine_to_set(wanted, found):
     if wanted == found:
         return
     with answering(ROUTES[found]) as url:
-        assert kind_at(Client(url, 5.0)) == found
+        assert kind_at(Client(url, 60.0)) == found
         said = complaint(wanted, url)
     assert f"Set engine={found!r}" in said and "older than" not in said
 
@@ -70,7 +70,7 @@ def test_another_kind_is_named_with_the_engine_to_set(wanted, found):
 @pytest.mark.parametrize("page", [None, b"<html>welcome</html>"])
 def test_a_web_server_is_none_of_them(wanted, page):
     with answering(page=page) as url:
-        assert kind_at(Client(url, 5.0)) is None
+        assert kind_at(Client(url, 60.0)) is None
         said = complaint(wanted, url)
         behind = complaint(wanted, f"{url}/v1")
     if page is None or wanted == "covey":

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from covey.errors import CoveyWarning, EngineError, ServerLost
+from covey.sample.remote import vllm
 from covey.sample.remote.request_seed import HIGHEST, request_seed
 from covey.sample.remote.server import UNLABELLED, DrawRequest
 from covey.sample.remote.vllm import VllmServer
@@ -31,7 +32,7 @@ def serve(folder):
     """Makes a fake with faults and a server that speaks to it; all are closed at the end."""
     fakes = []
 
-    def made(timeout=2.0, extra=None, model=folder, **faults):
+    def made(timeout=300.0, extra=None, model=folder, **faults):
         fakes.append(FakeVllm(model, faults))
         return fakes[-1], VllmServer(fakes[-1].url, timeout, extra)
 
@@ -147,7 +148,8 @@ REFUSED = [
     ("faults", "kind", "text"), REFUSED, ids=lambda v: next(iter(v)) if isinstance(v, dict) else ""
 )
 def test_what_is_no_answer_is_an_error_that_says_whether_it_may_be_sent_again(serve, faults, kind, text):
-    _, server = serve(timeout=0.4, **faults)
+    _, server = serve(timeout=0.4, busy=True, **faults)
+    server.client.timeout = 300.0  # of what draws nothing
     server.facts()
     with pytest.raises(EngineError, match=text) as raised:
         server.draw(DrawRequest(PROMPT, SETTINGS, count=2))
@@ -212,7 +214,7 @@ def test_an_update_waits_for_what_runs_and_what_comes_meanwhile_waits(serve, fol
     second = threading.Thread(target=ask)
     second.start()
     for thread in (first, update, second):
-        thread.join(5)
+        thread.join(60)
     fake.faults.clear()
     _, fresh = serve()
     assert drawn[0] == fresh.draw(DrawRequest(PROMPT, SETTINGS)) != drawn[1]
@@ -232,8 +234,11 @@ def test_old_keys_and_values_are_found_by_no_request_after_an_update(serve, fold
     assert server.draw(DrawRequest(PROMPT, SETTINGS)) == fresh.draw(DrawRequest(PROMPT, SETTINGS))
 
 
-def test_a_cache_that_is_not_emptied_is_an_error_and_the_server_is_not_left_paused(serve, folder, tmp_path):
-    fake, server = serve(timeout=0.3, no_reset=10**6)
+def test_a_cache_that_is_not_emptied_is_an_error_and_the_server_is_not_left_paused(
+    serve, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(vllm, "CACHE_SECONDS", 0.3)
+    fake, server = serve(no_reset=10**6)
     with pytest.raises(EngineError, match="success=false"):
         server.update(moved(folder, tmp_path / "new"), "run:1:a")
     assert not fake.is_paused and server.label() == UNLABELLED

@@ -55,7 +55,7 @@ class Server:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=300)
 
 
 # --- what is trained ----------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def one_life(request: dict[str, Any]) -> int:
             os._exit(code)
     os.close(says)
     if kill and "seconds" in kill:
-        select.select([heard], [], [], 60)
+        select.select([heard], [], [], 600)
         time.sleep(kill["seconds"])
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from covey.sample.remote.launch import free_port
 from tests.tiny import tiny_policy
 from tests.trainer.distributed.processes import ENVIRONMENT, ROOT, run
 from tests.trainer.distributed.test_two_processes import SETTINGS
@@ -21,13 +22,7 @@ from tests.trainer.harness import MANY_ENDS
 pytestmark = pytest.mark.any_version
 
 SLURM = ROOT / "examples" / "cluster" / "run.slurm"
-SECONDS = 240
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+SECONDS = 900
 
 
 def accelerate_on(node, port):
@@ -44,7 +39,7 @@ def torchrun_on(node, port):
 
 @pytest.mark.parametrize("launcher", [accelerate_on, torchrun_on])
 def test_two_launchers_take_the_steps_of_one(tmp_path, launcher):
-    folder, port = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS), free_port()
+    folder, port = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS), str(free_port())
     settings = {**SETTINGS, "per_device_train_batch_size": 4, "beta": 0.1}
     (tmp_path / "two").mkdir()
     worker = ["-m", "tests.trainer.distributed.worker", folder, str(tmp_path / "two"), json.dumps(settings)]
@@ -125,12 +120,12 @@ def test_the_job_trains_on_two_nodes_what_a_server_draws_on_a_third(tmp_path):
     settings = ["max_steps=3", "eval_strategy=no", "eval_on_start=false", "save_steps=3"]
     settings += ["num_generations=4", "per_device_train_batch_size=8", "max_completion_length=12"]
     (tmp_path / "tiny.yaml").write_text(recipe)
-    port = free_port()
+    port = str(free_port())
     done = slurm(
         tmp_path,
         3,
         **{"PER_NODE": "1", "MODEL": "bundled", "RECIPE": str(tmp_path / "tiny.yaml"), "ENGINE": "covey"},
-        **{"PORT": port, "MEET": free_port(), "SERVER_ARGS": "", "OUTPUT": str(tmp_path / "two")},
+        **{"PORT": port, "MEET": str(free_port()), "SERVER_ARGS": "", "OUTPUT": str(tmp_path / "two")},
         TRAIN_ARGS=" ".join(settings),
     )
     assert done.returncode == 0, done.stderr[-3000:]

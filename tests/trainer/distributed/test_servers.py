@@ -10,7 +10,7 @@ from tests.trainer.harness import MANY_ENDS
 
 pytestmark = pytest.mark.any_version
 
-SERVER = {"use_vllm": True, "vllm_mode": "server", "vllm_server_timeout": 20.0, "learning_rate": 0.05}
+SERVER = {"use_vllm": True, "vllm_mode": "server", "vllm_server_timeout": 300.0, "learning_rate": 0.05}
 
 
 def test_a_server_that_is_gone_ends_all_processes_with_one_error(tmp_path):

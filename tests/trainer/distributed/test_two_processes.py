@@ -137,6 +137,39 @@ def test_groups_that_grow_share_the_budget_of_all_processes(tmp_path, loss_type)
     assert max(logs[0]) > 4, "one group at least is larger than the mean"
 
 
+def test_tasks_have_their_budgets_in_all_processes_together(tmp_path):
+    """The same prompts by their shares, and one factor of each task, of the completions of both processes."""
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {
+        **SETTINGS,
+        "per_device_train_batch_size": 8,
+        "scale_rewards": "none",
+        "task_weights": "equal",
+    }
+    settings |= {"columns": {"task": ["sums", "words"] * 8}, "task_shares": {"sums": 3, "words": 1}}
+    single = run(1, folder, tmp_path / "one", **settings, gradient_accumulation_steps=2)
+    double = run(2, folder, tmp_path / "two", **settings)
+    assert completions(single[2]) == completions(double[2])
+    assert_close(single[0], double[0])
+    for key in ("loss", "tasks/words/factor", "tasks/words/advantage_share", "tasks/words/sample_share"):
+        logs = [[entry[key] for entry in side[1] if key in entry] for side in (single, double)]
+        assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-6), key
+    assert logs[0] == [0.25] * 3
+
+
+@pytest.mark.parametrize("micro_batch", [4, 2], ids=["whole", "straddling"])
+def test_a_multiplier_is_the_same_to_the_bit_however_processes_share_a_rollout(tmp_path, micro_batch):
+    folder = tiny_policy(tmp_path / "m", scale=2.0, generation=MANY_ENDS)
+    settings = {**SETTINGS, "tokens": {"at_most": 3.0, "multiplier_step": 0.03}, "learning_rate": 0.05}
+    single = run(1, folder, tmp_path / "one", **settings, per_device_train_batch_size=2 * micro_batch)
+    double = run(2, folder, tmp_path / "two", **settings, per_device_train_batch_size=micro_batch)
+    assert completions(single[2]) == completions(double[2])
+    assert_close(single[0], double[0])
+    for key in ("multiplier", "value", "violation"):
+        logs = [[e[f"constraints/tokens/{key}"] for e in side[1] if "loss" in e] for side in (single, double)]
+        assert logs[0] == logs[1] and len(set(logs[0])) == 3
+
+
 @pytest.mark.parametrize(("micro_batch", "received"), [(4, [8, 0]), (2, [4, 4])], ids=["whole", "straddling"])
 def test_completions_travel_only_where_they_are_needed(tmp_path, micro_batch, received):
     """To the process that records them; to all only where groups straddle processes."""

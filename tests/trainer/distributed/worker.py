@@ -4,6 +4,7 @@ worker.py FOLDER OUT JSON-SETTINGS    one run
 worker.py JOBS                        run after run, as files appear in a folder: starting takes longer than a run
 """
 
+import contextlib
 import gc
 import itertools
 import json
@@ -18,15 +19,23 @@ from accelerate import PartialState
 
 from covey.config import resolving
 from covey.errors import EngineError
+from covey.rewards import reward
 from covey.trainer import failure_watch
 from covey.trainer.distributed import end_processes
 from covey.types import Completion
 from tests.trainer.elsewhere import Elsewhere
 from tests.trainer.harness import Recorder, make, rows
 
+PF_EXITING = 4
+"""Linux's flag of a task that ends."""
+
 
 def by_ids(completion_ids):
     return [float((sum(ids) + len(ids)) % 5) for ids in completion_ids]
+
+
+def tokens(completion_ids, **_):
+    return [float(len(ids)) for ids in completion_ids]
 
 
 def failing(function, error, rank, call):
@@ -139,7 +148,10 @@ def work(folder: str, out: Path, settings: dict) -> int:
         failure_watch.POLL_SECONDS = failure_watch.GRACE_SECONDS = 0.5
     resume, memory = settings.pop("resume", None), settings.pop("out_of_memory", None)
     delay = settings.pop("elsewhere", None)
-    trainer = make(folder, out / "run", recorder, rows(16), **settings)
+    bound = settings.pop("tokens", None)
+    rewards = recorder if bound is None else [recorder, reward(tokens, **bound)]
+    dataset = rows(16, **settings.pop("columns", {}))
+    trainer = make(folder, out / "run", rewards, dataset, **settings)
     if delay is not None:
         trainer.engine = Elsewhere(trainer.engine, delay, seed=trainer.args.process_index)
     if part == "engine":
@@ -168,8 +180,14 @@ def work(folder: str, out: Path, settings: dict) -> int:
 
 
 def threads() -> list[str]:
-    """The names of this process's threads; Linux only."""
-    return [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+    """The names of this process's threads; Linux only. It lists one for a moment after another thread has seen it end."""
+    names = []
+    for task in Path("/proc/self/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            head, _, numbers = task.read_text().rpartition(")")
+            if not int(numbers.split()[6]) & PF_EXITING:
+                names.append(head.partition("(")[2])
+    return names
 
 
 def work_for_ever(jobs: Path) -> None:

@@ -18,6 +18,7 @@ const METRIC_TITLES = {
   'episodes/turns/mean': 'turns, mean', 'episodes/turns/max': 'turns, most', 'completions/injected_share': 'tokens that answer the policy',
   'time/tools': 'tools', 'sampling/capped_share': 'weights at the cap', 'sampling/ess': 'effective sample size, share', 'async/stale_share': 'left out, too old', 'async/sample_seconds': 'sampling, beside the update', 'async/score_seconds': 'scoring, beside the update',
   'engine/wait_seconds': 'waiting for servers', 'engine/sync_seconds': 'sending weights', 'engine/retries': 'requests sent again', 'engine/lost': 'servers lost',
+  'replay/share': 'groups trained on again, share', 'replay/age': 'their age in rollouts', 'replay/ess': 'their effective sample size, share', 'replay/dropped': 'dropped as too old', 'replay/weight': 'weight of their advantages',
   'engine/probe_gap': 'gap of the probe', 'async/lag': 'rollouts between sampling and training', 'async/wait_sampler': 'trainer waits for samples', 'async/wait_trainer': 'sampler waits for the trainer',
 };
 
@@ -25,10 +26,10 @@ const KIND_TITLES = {advantage_share: 'share of the advantage', std: 'spread', c
 
 /** Panels of the curves, in the order of the algorithm; each metric goes to the first that takes it. */
 const PANELS = [
-  ['Sample', 'what the policy writes', /^(completions\/|sampling\/|tools\/|episodes\/|prompts\/|vision\/)/],
+  ['Sample', 'what the policy writes', /^(completions\/|sampling\/|replay\/|tools\/|episodes\/|prompts\/|vision\/)/],
   ['Engine', 'who samples, and who waits for whom', /^(engine\/|async\/)/],
-  ['Score', 'what the rewards say', /^(reward|frac_reward|rewards\/|tasks\/|advantages\/|allocation\/|curriculum\/|dynamic_sampling\/)/],
-  ['Update', 'what is learnt from it', /^(loss|grad_norm|learning_rate|kl|entropy|clip_ratio\/|update\/|ratio\/|covariance\/|dppo\/|vespo\/|policy_loss)/],
+  ['Score', 'what the rewards say', /^(reward|frac_reward|rewards\/|tasks\/|advantages\/|allocation\/|curriculum\/|constraints\/|dynamic_sampling\/)/],
+  ['Update', 'what is learned from it', /^(loss|grad_norm|learning_rate|kl|entropy|clip_ratio\/|update\/|ratio\/|covariance\/|dppo\/|vespo\/|policy_loss)/],
   ['Machine', 'what it takes', /^(time\/|step_time|memory\/|num_tokens)/],
   ['Other', 'logged by rewards and callbacks', /./],
 ];

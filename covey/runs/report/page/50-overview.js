@@ -147,7 +147,8 @@ function perReward(run) {
   if (!names.length) return null;
   return section('By reward', 'mean over the completions to which it applies; pull: its share of the absolute advantage', h('div.grid.small', {}, names.map((name) => {
     const share = lateAndEarly(run, `rewards/${name}/advantage_share`), weight = run.header.rewards[name];
-    const note = [`weight ${weight}`, share && share.late !== null && `pull ${percent(share.late)}`].filter(Boolean).join(' · ');
+    const learned = lateAndEarly(run, `constraints/${name}/multiplier`);
+    const note = [learned ? `multiplier ${number(learned.late)}` : `weight ${weight}`, share && share.late !== null && `pull ${percent(share.late)}`].filter(Boolean).join(' · ');
     return metricChart(`rewards/${name}/mean`, {title: name, note, height: 120, color: nameColor(name)});
   })));
 }
