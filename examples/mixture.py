@@ -5,7 +5,7 @@
     python examples/mixture.py --model FOLDER        from a folder
 
     sum      What is 17 + 4?                                           an exact rule
-    larger   Which is larger, 17 or 40?                                the same rule, and fewer words are better where it is right
+    larger   Which is larger, 17 or 40?                                that number and no other; then fewer words are better
     text     Write a friendly sentence about a boat and an owl.        four rules, and where all are kept the bundled reward model
 
 For a row of another task a reward says None, and the others decide. Results of this command are in docs/results.md.
@@ -44,6 +44,12 @@ def asked(question: str, task: str, target: int) -> dict[str, object]:
     return {"prompt": [{"role": "user", "content": question}], "task": task, "target": target}
 
 
+def larger_alone(completions, target, **kwargs):
+    """Give a point for naming the larger number and no other: the last number alone is no answer in "17 is larger than 40"."""
+    said = [set(re.findall(r"\d+", completion[0]["content"])) for completion in completions]
+    return [float(numbers == {str(right)}) for numbers, right in zip(said, target, strict=True)]
+
+
 def brief(completions, **kwargs):
     """Give 1 for one word, less for more, 0 from `MOST_WORDS` on."""
     lengths = [len(completion[0]["content"].split()) for completion in completions]
@@ -75,8 +81,9 @@ def mixture() -> Mixture:
     """Return the rewards, each for the rows of its own task."""
     friendly = load_reward_model(str(REWARD_MODEL), std=4.0, clip=1.5)
     return Mixture(
-        reward(NumberMatch(sources=("number",)), tasks={"sum", "larger"}),
-        reward(brief, tasks="larger", weight=0.5, requires="number_match"),
+        reward(NumberMatch(sources=("number",)), tasks="sum"),
+        reward(larger_alone, tasks="larger"),
+        reward(brief, tasks="larger", weight=0.5, requires="larger_alone"),
         reward(whole_sentence, tasks="text"),
         reward(keeps_all_rules, tasks="text", weight=0),
         reward(friendly, name="friendly", tasks="text", weight=0.25, requires=("whole_sentence", 1.0)),
@@ -106,7 +113,7 @@ def main() -> None:
         eval_dataset=rows(options.held_out, 0, "held_out"),
         peft_config=adapter(options),
     )
-    measures = {"sum": "number_match", "larger": "number_match", "text": "keeps_all_rules"}
+    measures = {"sum": "number_match", "larger": "larger_alone", "text": "keeps_all_rules"}
     train_and_measure(trainer, measures, options)
 
 

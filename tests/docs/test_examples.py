@@ -102,6 +102,11 @@ def test_the_rules_of_the_mixture_pay_for_what_they_say(monkeypatch):
     assert example["whole_sentence"](texts, topics) == list(told.values())
     assert example["keeps_all_rules"](texts, topics) == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
+    texts = [
+        [{"content": text}] for text in ("40", "40 is larger.", "17 is larger than 40.", "40, not 17", "")
+    ]
+    assert example["larger_alone"](texts, target=[40] * 5) == [1, 1, 0, 0, 0]
+
     many = " ".join(["word"] * example["MOST_WORDS"])
     assert example["brief"]([[{"content": text}] for text in ("40", "40 is", many)]) == pytest.approx(
         [1, 23 / 24, 0]
@@ -121,7 +126,8 @@ def test_a_row_of_the_mixture_is_judged_by_the_rewards_of_its_task_alone(monkeyp
     )
     applies = {name: [s.status != "not_applicable" for s in scores] for name, scores in scored.scores.items()}
     assert applies == {
-        "number_match": [True, True, False],
+        "number_match": [True, False, False],
+        "larger_alone": [False, True, False],
         "brief": [False, True, False],
         "whole_sentence": [False, False, True],
         "keeps_all_rules": [False, False, True],
