@@ -132,7 +132,7 @@ class FakeVllm:
         self.merged: dict[str, Any] = {}
         self.kept: dict[tuple[Any, ...], Any] = {}
         """The prefix cache: salt, model and prompt → the weights that its keys and values were computed with."""
-        self.is_paused = self.is_asleep = self.has_no_weights = self.is_poisoned = False
+        self.is_paused = self.drains = self.is_asleep = self.has_no_weights = self.is_poisoned = False
         self.engine, self.loaded = NativeEngine(self.tokenizer.decode), None
 
     def close(self) -> None:
@@ -235,7 +235,10 @@ class FakeVllm:
         with self.state:
             self.is_paused = True
             if query.get("mode", "abort") == "wait":
+                self.drains = True  # what runs goes on to its end
+                self.state.notify_all()
                 self.state.wait_for(lambda: not self.running or self.is_closed)
+                self.drains = False
                 if "stale_kv" not in self.faults:
                     self.kept.clear()
         return {"status": "paused"}
@@ -448,10 +451,12 @@ class FakeVllm:
         try:
             given = self.faults["halves"]
             end = time.monotonic() + (300 if callable(given) else given)
-            while self.base is began and time.monotonic() < end and not (callable(given) and given()):
+            while self.base is began and not self.drains and time.monotonic() < end:
+                if callable(given) and given():
+                    break
                 time.sleep(0.01)
             with self.state:
-                self.state.wait_for(lambda: not self.is_paused or self.is_closed)
+                self.state.wait_for(lambda: not self.is_paused or self.drains or self.is_closed)
         finally:
             self.computes.acquire()
         if self.base is not began:
