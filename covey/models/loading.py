@@ -26,6 +26,7 @@ from covey.config.hardware import has_cuda, has_package, missing_to_see, use_ins
 from covey.errors import LoadingError
 from covey.models.families import FAMILIES, is_family
 from covey.models.inspect import innermost
+from covey.text.names import listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -122,9 +123,8 @@ def load_causal(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
     policy: nn.Module = found[0]
     made_up = sorted(found[1].get("missing_keys", ()))
     if made_up:
-        more = f" and {len(made_up) - 8} more" if len(made_up) > 8 else ""
         raise LoadingError(
-            f"The policy {name!r} has no weights for {', '.join(made_up[:8])}{more}: they would be random. Give a folder with all "
+            f"The policy {name!r} has no weights for {listed(made_up, 8)}: they would be random. Give a folder with all "
             f"weights of a {type(policy).__name__}, or load the model yourself and pass the module."
         )
     return policy

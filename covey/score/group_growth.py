@@ -43,10 +43,7 @@ class GroupGrowth:
         """
         plan, found = self.plan, dict[int, tuple[int, int]]()
         assert plan.first is not None
-        owned = [
-            [p for p in range(plan.prompts_per_rollout) if plan.owner(p) == r] for r in range(plan.ranks)
-        ]
-        now = [cut(own, rounds)[number] for own in owned]
+        now = [cut(plan.places(rank), rounds)[number] for rank in range(plan.ranks)]
         pairs = (zip(own, of, strict=True) for own, of in zip(now, solved, strict=True))
         in_order = iter(sorted(chain.from_iterable(pairs)))
         while together := dict(islice(in_order, plan.prompts_sharing)):

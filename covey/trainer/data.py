@@ -94,15 +94,15 @@ class ShardedPrompts:
         for _, row in rows:
             if isinstance(row, Unusable):
                 raise DatasetError(str(row["fault"]))
-        size, numbers = self.plan.prompts_per_rollout, seed_keys([number for number, _ in rows])
+        numbers = seed_keys([number for number, _ in rows])
         count = self.plan.micro_batches_per_pass // self.plan.steps_per_generation
 
         def read(places: Sequence[int]) -> list[Prompt]:
             return [self.reader.read(rows[i][1], rows[i][0], numbers[i]) for i in places]
 
-        own = [place for place in range(size) if self.plan.owner(place) == self.rank]
+        own = cut(self.plan.places(self.rank), count)
         fresh = self._places_of_refills([row for _, row in rows], count)
-        return list(zip(map(read, cut(own, count)), map(read, fresh), strict=True))
+        return list(zip(map(read, own), map(read, fresh), strict=True))
 
     def _places_of_refills(self, rows: Sequence[Mapping[str, object]], count: int) -> list[list[int]]:
         """Return which of a rollout's rows this process has for refills, in each of `count` rounds of sampling.
@@ -112,8 +112,8 @@ class ShardedPrompts:
         size, numbers = self.plan.prompts_per_rollout, range(len(rows))
         if self.quota is None:
             return [list(part[self.rank :: self.plan.ranks]) for part in cut(numbers[size:], count)]
-        own = [p for p in range(size) if self.plan.owner(p) == self.rank]
-        round_of = {place: n for n, part in enumerate(cut(own, count)) for place in part}
+        rounds = cut(self.plan.places(self.rank), count)
+        round_of = {place: n for n, part in enumerate(rounds) for place in part}
         tasks, found = [str(row.get(self.quota.column)) for row in rows], [list[int]() for _ in range(count)]
         places = {
             task: itertools.cycle([p for p in range(size) if tasks[p] == task]) for task in tasks[:size]

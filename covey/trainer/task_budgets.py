@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from covey.errors import ConfigError, DatasetError, warn
 from covey.sample.given_data import is_map_style
 from covey.sample.task_quota import TaskQuota
+from covey.text.names import listed
 from covey.trainer.data import task_values
 
 if TYPE_CHECKING:
@@ -58,11 +59,11 @@ def check_names(shares: Mapping[str, float], rows: Mapping[str, Sequence[int]], 
     absent, unnamed = sorted(set(shares) - set(rows)), sorted(set(rows) - set(shares))
     if absent:
         raise DatasetError(
-            f"task_shares names {listed(absent)}, and no row that may be drawn is of this task: the column {column!r} has {listed(sorted(rows))}."
+            f"task_shares names {quoted(absent)}, and no row that may be drawn is of this task: the column {column!r} has {quoted(sorted(rows))}."
         )
     if unnamed:
         raise DatasetError(
-            f"task_shares does not name {listed(unnamed)}, which the column {column!r} of the training dataset has. Give each task a share; "
+            f"task_shares does not name {quoted(unnamed)}, which the column {column!r} of the training dataset has. Give each task a share; "
             "with 0 its rows are left out."
         )
 
@@ -75,15 +76,14 @@ def warn_of_small_tasks(quota: TaskQuota | None, size: int) -> None:
     small = [name for task, name in enumerate(quota.names) if asked[task] > len(quota.rows[task])]
     if small and len(quota.kept) >= size:  # else all prompts are repeated, and that is said
         warn(
-            f"A rollout of {size} prompts takes more of {listed(small)} than there are rows: their prompts are repeated within it. Lower their "
+            f"A rollout of {size} prompts takes more of {quoted(small)} than there are rows: their prompts are repeated within it. Lower their "
             "task_shares, give them more rows, or sample fewer prompts at once (per_device_train_batch_size, gradient_accumulation_steps)."
         )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return the first of these names, and how many more there are."""
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(map(repr, names[:MOST_LISTED])) + more
+def quoted(names: Sequence[str]) -> str:
+    """Return names as messages quote them, the first `MOST_LISTED`."""
+    return listed([*map(repr, names)], MOST_LISTED)
 
 
 def check_tasks(args: GRPOConfig, dataset: Any, first: Any, tasks: Sequence[str]) -> None:
@@ -102,6 +102,6 @@ def check_tasks(args: GRPOConfig, dataset: Any, first: Any, tasks: Sequence[str]
     if not (len(tasks) > 1 if is_map_style(dataset) else named):  # what else comes of a stream, nobody knows
         raise ConfigError(
             f"task_weights={args.task_weights!r} has no effect: it shares the gradient out among tasks, and the column {args.task_column!r} of "
-            f"the training dataset names {listed(tasks) or 'none'}. Name the task of every row (task_column='...' says which column does), or "
+            f"the training dataset names {quoted(tasks) or 'none'}. Name the task of every row (task_column='...' says which column does), or "
             "leave it out."
         )

@@ -57,7 +57,7 @@ def equal_factors(says: Says) -> dict[str | None, float]:
     return {task: part / say.size if say.size else 1.0 for task, say in says.items()}
 
 
-def task_shares(own: Says, tasks: Iterable[str], factors: Mapping[str | None, float] | None) -> Metrics:
+def say_metrics(own: Says, tasks: Iterable[str], factors: Mapping[str | None, float] | None) -> Metrics:
     """Return the shares that each task has of the completions of this process, and of their say in the gradient.
 
     Args:

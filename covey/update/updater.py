@@ -28,7 +28,7 @@ from covey.update.picture_effect import picture_effect
 from covey.update.reduction import Reduction
 from covey.update.reference import Reference
 from covey.update.samples import Sample
-from covey.update.task_weights import Tasks, equal_factors, joined_says, task_shares
+from covey.update.task_weights import Tasks, equal_factors, joined_says, say_metrics
 from covey.update.terms import loss_terms
 from covey.update.token_selection import TokenSelection
 
@@ -119,7 +119,7 @@ class Updater:
         """Return samples with the advantages that give tasks their say in the gradient, and note what it is. Collective."""
         own, tasks = self.tasks.says(samples, cut, weights), self.tasks
         factors = equal_factors(joined_says(self.gather(own))) if tasks.are_equal else None
-        self.note(task_shares(own, tasks.names, factors))
+        self.note(say_metrics(own, tasks.names, factors))
         return samples if factors is None else tasks.weighed(samples, factors)
 
     @torch.no_grad()

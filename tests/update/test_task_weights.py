@@ -10,7 +10,7 @@ from covey.types import Completion, Prompt
 from covey.update.micro_batch import build_micro_batches, token_weights
 from covey.update.reduction import Reduction
 from covey.update.samples import Sample
-from covey.update.task_weights import Tasks, TaskSay, equal_factors, joined_says, task_shares
+from covey.update.task_weights import Tasks, TaskSay, equal_factors, joined_says, say_metrics
 
 TASKS = Tasks("task", ("code", "math"), are_equal=True)
 LENGTHS, ADVANTAGES, OF = (2, 4, 3, 1), (1.0, -1.0, 0.5, 0.0), ("math", "math", "code", "code")
@@ -94,7 +94,7 @@ def test_rows_that_name_no_task_are_one_more():
     scaled, weights, says = balanced([*four(), sample(2, 4.0, None, 4)], (range(5),))
     assert set(says) == {"math", "code", None}
     assert TASKS.says(scaled, (range(5),), weights)[None].size == pytest.approx(1 / 3)
-    assert set(task_shares(says, (), None)) == {f"tasks/{t}/{n}_share" for t in ("math", "code") for n in ("sample", "advantage")}  # fmt: skip
+    assert set(say_metrics(says, (), None)) == {f"tasks/{t}/{n}_share" for t in ("math", "code") for n in ("sample", "advantage")}  # fmt: skip
 
 
 def test_masked_completions_and_turns_count_as_the_loss_does():
@@ -109,7 +109,7 @@ def test_masked_completions_and_turns_count_as_the_loss_does():
 
 def test_shares_are_of_the_completions_and_of_what_is_trained_on():
     _, _, says = balanced(four())
-    plain, equal = (task_shares(says, ("text",), f) for f in (None, equal_factors(says)))
+    plain, equal = (say_metrics(says, ("text",), f) for f in (None, equal_factors(says)))
     values = {name: metric.value for name, metric in plain.items()}
     assert values["tasks/math/advantage_share"] == pytest.approx(0.8)
     assert values["tasks/math/sample_share"] == 0.5

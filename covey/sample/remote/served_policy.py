@@ -26,6 +26,7 @@ from covey.sample.native.sequences import Place
 from covey.sample.remote.server import UNLABELLED, Drawn, ServerFacts
 from covey.sample.remote.wire import DrawBody, ScoreBody
 from covey.text.foreign import excerpt
+from covey.text.names import listed
 from covey.types import Prompt
 
 AT_ONCE = 2048
@@ -290,9 +291,8 @@ class ServedPolicy:
 
     def _refuse(self, what: str, names: Sequence[str]) -> None:
         if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             raise ConfigError(
-                f"The weights were refused, and those before serve on: the folder {what} {', '.join(names[:NAMED])}{more}. This server "
+                f"The weights were refused, and those before serve on: the folder {what} {listed(names, NAMED)}. This server "
                 f"holds {self.name} in {str(self.dtype).removeprefix('torch.')}."
             )
 

@@ -17,7 +17,7 @@ from covey.errors import CheckpointError
 from covey.metrics import Ledger
 from covey.runs.record.json_text import plain
 from covey.score.pass_rates import Evidence
-from covey.trainer.checkpoint.group_json import as_json, from_json
+from covey.trainer.checkpoint.group_json import as_json, from_json, unreadable
 from covey.trainer.scored_rollout import ScoredRollout
 from covey.types import Picture, ScoredGroup
 from covey.vision.stored import restored, stored
@@ -86,10 +86,7 @@ def load_ahead(
             rollout.scored.set()
             queue.append(rollout)
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise CheckpointError(
-            f"The rollouts in {path} cannot be read ({type(error).__name__}: {error}): another version wrote them, or they were changed. "
-            "Resume from another checkpoint, or with the version that wrote it."
-        ) from error
+        raise unreadable(f"The rollouts in {path}", error) from error
     if [r.number for r in queue] != list(range(first, first + len(queue))):
         raise CheckpointError(
             f"{path} holds rollouts {[r.number for r in queue]}, and the settings of this run make {first} the next. Resume with the "

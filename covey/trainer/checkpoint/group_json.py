@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from covey.errors import CheckpointError
 from covey.runs.record.json_text import json_text
 from covey.text.secrets import blanked
 from covey.types import Picture
@@ -79,3 +80,11 @@ def from_json(kind: Any, value: Any, pictures: Mapping[str, Picture]) -> Any:
     if get_origin(kind) is Mapping:
         return {name: from_json(parts[1], part, pictures) for name, part in value.items()}
     return value
+
+
+def unreadable(what: str, error: Exception) -> CheckpointError:
+    """Return the error for groups in a checkpoint that cannot be read."""
+    return CheckpointError(
+        f"{what} cannot be read ({type(error).__name__}: {error}): another version wrote them, or they were changed. "
+        "Resume from another checkpoint, or with the version that wrote it."
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from covey.errors import CheckpointError
 from covey.runs.record.json_text import plain
 from covey.score.replay_buffer import KeptRollout, ReplayBuffer
-from covey.trainer.checkpoint.group_json import as_json, from_json
+from covey.trainer.checkpoint.group_json import as_json, from_json, unreadable
 from covey.types import Picture, ScoredGroup
 from covey.vision.stored import restored, stored
 
@@ -44,10 +44,7 @@ def load_kept(
     try:
         buffer.rollouts[:] = _kept(path, {"ranks": ranks, "rewards": list(rewards)})
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise CheckpointError(
-            f"The groups in {path} cannot be read ({type(error).__name__}: {error}): another version wrote them, or they were changed. "
-            "Resume from another checkpoint, or with the version that wrote it."
-        ) from error
+        raise unreadable(f"The groups in {path}", error) from error
 
 
 def _kept(path: Path, expected: Mapping[str, object]) -> list[KeptRollout]:
